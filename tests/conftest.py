@@ -1,0 +1,37 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright: Barewright contributors
+"""Makes ``ansible_collections.barewright.metal`` importable and visible to Ansible's commands."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def _collections_directory() -> Path:
+    """The folder that holds ``ansible_collections/barewright/metal``.
+
+    ansible-test and an installed collection lie in such a folder already; a plain checkout gets
+    a link under ``.cache``.
+    """
+    if ROOT.parts[-3:] == ("ansible_collections", "barewright", "metal"):
+        return ROOT.parents[2]
+    collections = ROOT / ".cache" / "collections"
+    link = collections / "ansible_collections" / "barewright" / "metal"
+    link.parent.mkdir(parents=True, exist_ok=True)
+    # The workers of pytest-xdist come here at the same time.
+    with contextlib.suppress(FileExistsError):
+        link.symlink_to(os.path.relpath(ROOT, link.parent), target_is_directory=True)
+    return collections
+
+
+COLLECTIONS = _collections_directory()
+if str(COLLECTIONS) not in sys.path:
+    sys.path.insert(0, str(COLLECTIONS))
+os.environ.setdefault("ANSIBLE_COLLECTIONS_PATH", str(COLLECTIONS))
+if (ROOT / "ansible.cfg").is_file():
+    os.environ.setdefault("ANSIBLE_CONFIG", str(ROOT / "ansible.cfg"))
