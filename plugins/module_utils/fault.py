@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 
-class Fault(Exception):
+class Fault(Exception):  # noqa: N818  "fault" is the word of the house, not "error"
     """An error that an operator can act on.
 
     ``code`` is a row of ``faults.yml``; ``wanted`` says what was asked for, ``found`` what was
