@@ -3,6 +3,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import yaml
@@ -44,10 +45,12 @@ class ActionModule(ActionBase):
         try:
             state_dir = state_dir_of(task_vars)
             before = read_record(state_dir, host)
-            after = merge_patch(before, arguments["set"])
+            # plain JSON data: Ansible's tagged strings cannot be written or compared as YAML
+            patch = json.loads(json.dumps(arguments["set"]))
+            after = merge_patch(before, patch)
             refuse_shared(state_dir, host, after, arguments["unique"])
             if after != before and not self._task.check_mode:
-                before, after = update_record(state_dir, host, arguments["set"])
+                before, after = update_record(state_dir, host, patch)
         except Fault as fault:
             return {**result, **fault.to_result()}
         result.update(changed=after != before, record=after)

@@ -20,6 +20,14 @@ ARGUMENTS = {
     "failure": {"type": "dict"},
     "predicted": {"type": "bool", "default": False},
     "data": {"type": "dict", "default": {}},
+    "job": {
+        "type": "dict",
+        "options": {
+            "stopped": {"type": "bool", "required": True},
+            "opened": {"type": "bool", "required": True},
+            "nothing_to_do": {"type": "bool", "default": False},
+        },
+    },
 }
 
 OUTCOME_OF_CLASS = {"permanent": "fail", "retryable": "retry", "needs_operator": "fail"}
@@ -47,6 +55,11 @@ class ActionModule(ActionBase):
                 "data": arguments["data"],
             }
             result.update(changed=False, step_result=outcome)
+            if arguments["job"] is not None:
+                result["ansible_facts"] = {
+                    **{f"job_{key}": value for key, value in arguments["job"].items()},
+                    "job_failure": {},
+                }
             return result
 
         outcome = failed_outcome(arguments["step"], failure)
@@ -55,7 +68,9 @@ class ActionModule(ActionBase):
             self._remember(task_vars, outcome)
         if task_vars.get("job_name"):
             # a job goes on to its cleanup steps; its last step fails the host
-            result["ansible_facts"] = {"job_stopped": True, "job_failure": outcome}
+            # a cleanup that fails after a step did not cause what the operator must mend first
+            first = task_vars.get("job_failure") or outcome
+            result["ansible_facts"] = {"job_stopped": True, "job_failure": first}
             return result
         result.update(
             failed=True,

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import json
 import os
 import tempfile
 from collections.abc import Iterator
@@ -121,7 +122,9 @@ def _write(path: Path, record: Record) -> None:
     descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
-            yaml.safe_dump(record, stream, sort_keys=False, allow_unicode=True)
+            # Ansible's strings are of classes of its own, which YAML's safe writer refuses
+            plain = json.loads(json.dumps(record))
+            yaml.safe_dump(plain, stream, sort_keys=False, allow_unicode=True)
             stream.flush()
             os.fsync(stream.fileno())
         os.replace(temporary, path)

@@ -35,6 +35,24 @@ options:
     description: What the step wants to tell whoever runs it.
     type: dict
     default: {}
+  job:
+    description:
+      - What the following steps of the job go by. Set by the step that opens a job; becomes the
+        facts C(job_stopped), C(job_opened) and C(job_nothing_to_do) and clears C(job_failure).
+    type: dict
+    suboptions:
+      stopped:
+        description: Whether the following steps are passed over.
+        type: bool
+        required: true
+      opened:
+        description: Whether the cleanup steps have something to clean up.
+        type: bool
+        required: true
+      nothing_to_do:
+        description: Whether the node is where the job leads to already.
+        type: bool
+        default: false
 attributes:
   check_mode:
     support: full
