@@ -15,14 +15,19 @@ cache=$PWD/.cache/ansible-test
 copy=$cache/ansible_collections/barewright/metal
 venv=$(cd "${VENV:-.cache/venv}" && pwd)
 
+# Files of the checkout, new ones too, that are really there.
+files() {
+  git ls-files -z --cached --others --exclude-standard -- "$@" |
+    while IFS= read -r -d '' file; do [ ! -e "$file" ] || printf '%s\0' "$file"; done
+}
+
 rm -rf "$copy"
 mkdir -p "$copy" "$cache/home"
-git ls-files -z --cached --others --exclude-standard -- \
-  . ':!.ci' ':!docs' ':!Makefile' ':!ansible.cfg' ':!constraints.txt' ':!molecule' ':!pyproject.toml' \
-  ':!runner_service' ':!tests' ':!tools' ':!virtual_rack' \
-  tests/config.yml tests/conftest.py tests/sanity tests/unit/plugins |
-  while IFS= read -r -d '' file; do [ ! -e "$file" ] || printf '%s\0' "$file"; done |
-  tar --create --null --files-from=- | tar --extract --directory "$copy"
+{
+  files . ':!.ci' ':!Makefile' ':!ansible.cfg' ':!constraints.txt' ':!docs' ':!molecule' \
+    ':!pyproject.toml' ':!runner_service' ':!tests' ':!tools' ':!virtual_rack'
+  files tests/config.yml tests/conftest.py tests/sanity tests/unit/plugins
+} | tar --create --null --files-from=- | tar --extract --directory "$copy"
 # ansible-test asks git which files there are; its own repository keeps it from asking the outer one.
 git -C "$copy" init --quiet
 git -C "$copy" add --all

@@ -4,7 +4,8 @@
 #
 # Installs what the commands of the Makefile need and says so before it does: Debian packages that
 # are missing (as root or by sudo) and Python packages into the virtual environment $VENV.
-# Does nothing, quickly, when all is there.
+# Does nothing, quickly, when all is there. ANSIBLE_CORE ("~=2.18.0") asks for another ansible-core
+# than constraints.txt.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -64,12 +65,18 @@ for candidate in /usr/bin/python3 python3; do
 done
 [ -n "$base" ] || { say "Python 3.11 or newer with its venv module is needed." >&2; exit 1; }
 
-# The wanted state is what this hash covers; settings of tools in pyproject.toml are not part of it.
-wanted=$({ sed '/^\[tool\./,$d' pyproject.toml; cat constraints.txt tools/install.sh; "$base" -VV; } |
+pins=constraints.txt
+if [ -n "${ANSIBLE_CORE:-}" ]; then
+  pins=.cache/constraints-${ANSIBLE_CORE//[^0-9.]/}.txt
+  # resolvelib is what ansible-core's dependency resolver is tied to.
+  { grep -vE '^(ansible-core|resolvelib)==' constraints.txt; echo "ansible-core$ANSIBLE_CORE"; } >"$pins"
+fi
+# The wanted state is what this hash covers; settings of tools in pyproject.toml are no part of it.
+wanted=$({ sed '/^\[tool\./,$d' pyproject.toml; cat "$pins" tools/install.sh; "$base" -VV; } |
   sha256sum | cut -d' ' -f1)
 stamp=$venv/.installed
 if [ "$(cat "$stamp" 2>/dev/null)" != "$wanted" ]; then
-  say "Installing the Python packages of pyproject.toml, in the versions of constraints.txt, into $venv"
+  say "Installing the Python packages of pyproject.toml, in the versions of $pins, into $venv"
   python=$venv/bin/python
   if [ "$("$python" -VV 2>/dev/null)" != "$("$base" -VV)" ]; then
     "$base" -m venv --clear "$venv"
@@ -77,11 +84,11 @@ if [ "$(cat "$stamp" 2>/dev/null)" != "$wanted" ]; then
   rm -f "$stamp"
   # pip knows the machine's package index, proxies and certificates from its own configuration; uv,
   # which does the rest of the work in seconds, is told the index.
-  "$python" -m pip install --quiet --disable-pip-version-check -c constraints.txt uv
+  "$python" -m pip install --quiet --disable-pip-version-check -c "$pins" uv
   index=${PIP_INDEX_URL:-$("$python" -m pip config get global.index-url 2>/dev/null || true)}
   [ -z "$index" ] || export UV_DEFAULT_INDEX=${UV_DEFAULT_INDEX:-$index}
   UV_SYSTEM_CERTS=${UV_SYSTEM_CERTS:-true} "$python" -m uv pip install --quiet --python "$python" \
-    --exact -c constraints.txt -r pyproject.toml --all-extras
+    --exact -c "$pins" -r pyproject.toml --all-extras
   # uv leaves no byte code; modules of collections are never imported the ordinary way.
   "$python" -m compileall -q -j 0 -x '/ansible_collections/' "$venv"/lib/python3.*/site-packages \
     >/dev/null || true

@@ -269,7 +269,7 @@ def test_ansible_doc_knows_every_module_whole() -> None:
         assert doc["doc"]["version_added"], name
 
 
-@pytest.mark.parametrize("plugin_type", ["filter", "inventory", "lookup", "test"])
+@pytest.mark.parametrize("plugin_type", ["callback", "filter", "inventory", "lookup", "test"])
 def test_ansible_doc_knows_every_plugin(plugin_type: str) -> None:
     files = list((ROOT / "plugins" / plugin_type).glob("*.py"))
     docs = documented(plugin_type)
