@@ -77,12 +77,9 @@ class RackLayout:
     def qemu_log(self, server: str) -> Path:
         return self.server(server) / "qemu.log"
 
-    def qmp_socket(self, server: str) -> Path:
-        return self.server(server) / "qmp.sock"
-
-    def nvram(self, server: str) -> Path:
-        """The variables of the UEFI firmware."""
-        return self.server(server) / "nvram.fd"
+    def nvram(self, server: str, *, secure_boot: bool) -> Path:
+        """The variables of the UEFI firmware; those with enrolled keys are another file."""
+        return self.server(server) / ("nvram-secure-boot.fd" if secure_boot else "nvram.fd")
 
     def disk(self, server: str, index: int) -> Path:
         """The raw, sparse contents of a disk, counted as in the spec from 0."""

@@ -372,7 +372,7 @@ def _disk(reader: _Reader, identity: uuid.UUID, index: int) -> DiskSpec:
         wwn = f"0x5{token[10:25]}"
     elif not isinstance(wwn, str) or not re.fullmatch(r"0x[0-9a-f]{16}", wwn):
         raise SpecError(
-            f"{reader.where('wwn')}: 0x and 16 hexadecimal digits, quoted, are wanted, found {wwn!r}"
+            f"{reader.where('wwn')}: a quoted 0x and 16 hexadecimal digits wanted, found {wwn!r}"
         )
     # Nothing in virtio-blk says what the disk is made of, and Linux then takes it to be rotating.
     rotational = reader.flag("rotational", bus == "virtio")
