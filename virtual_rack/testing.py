@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import datetime
 import ipaddress
 import tempfile
 import time
@@ -20,16 +19,12 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
-
 from virtual_rack.bmc.host import BmcHost, TlsFiles
 from virtual_rack.bmc.journal import read_journal
 from virtual_rack.bmc.state import Bmc, Options, make_bmc
 from virtual_rack.light import LightMachine, Scheduler, light_hardware
 from virtual_rack.spec import parse_spec
+from virtual_rack.tls import CertificateAuthority
 
 ADDRESS = "127.0.0.1"
 USERNAME = "admin"
@@ -176,50 +171,17 @@ def wait_until(
 
 
 def _certificate(directory: Path) -> tuple[TlsFiles, Path]:
-    """A CA and a certificate of it for 127.0.0.1, as files below the directory."""
-    ca_key = ec.generate_private_key(ec.SECP256R1())
-    ca_name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "light BMC CA")])
-    ca = _sign(ca_name, ca_key.public_key(), ca_name, ca_key, True)
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, ADDRESS)])
-    certificate = _sign(name, key.public_key(), ca_name, ca_key, False)
+    """A CA and a certificate of it for the address of the tests, as files in the directory."""
     directory.mkdir(parents=True, exist_ok=True)
     ca_path = directory / "ca.pem"
-    ca_path.write_bytes(ca.public_bytes(serialization.Encoding.PEM))
     files = TlsFiles(directory / "bmc.crt", directory / "bmc.key")
-    files.certificate.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
-    files.key.write_bytes(
-        key.private_bytes(
-            serialization.Encoding.PEM,
-            serialization.PrivateFormat.PKCS8,
-            serialization.NoEncryption(),
-        )
+    authority = CertificateAuthority.create("light BMCs")
+    authority.save(ca_path, directory / "ca.key")
+    authority.issue(
+        files.certificate,
+        files.key,
+        common_name="light BMCs",
+        addresses=[ipaddress.IPv4Address(ADDRESS)],
+        names=["localhost"],
     )
     return files, ca_path
-
-
-def _sign(
-    subject: x509.Name,
-    key: ec.EllipticCurvePublicKey,
-    issuer: x509.Name,
-    issuer_key: ec.EllipticCurvePrivateKey,
-    is_ca: bool,
-) -> x509.Certificate:
-    now = datetime.datetime.now(datetime.UTC)
-    builder = (
-        x509.CertificateBuilder()
-        .subject_name(subject)
-        .issuer_name(issuer)
-        .public_key(key)
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - datetime.timedelta(days=1))
-        .not_valid_after(now + datetime.timedelta(days=30))
-        .add_extension(x509.BasicConstraints(ca=is_ca, path_length=None), critical=True)
-    )
-    if not is_ca:
-        names = [
-            x509.IPAddress(ipaddress.ip_address(ADDRESS)),
-            x509.DNSName("localhost"),
-        ]
-        builder = builder.add_extension(x509.SubjectAlternativeName(names), critical=False)
-    return builder.sign(issuer_key, hashes.SHA256())

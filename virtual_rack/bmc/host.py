@@ -21,6 +21,7 @@ from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any, cast
 
+from virtual_rack.bmc.ipmi import IpmiServer
 from virtual_rack.bmc.messages import RedfishError
 from virtual_rack.bmc.redfish import MAX_BODY_BYTES, RedfishService, Request, Response
 from virtual_rack.bmc.resources import TABLE
@@ -144,6 +145,34 @@ class HttpsServer:
                 connection.shutdown(socket.SHUT_RDWR)
 
 
+class IpmiSocket:
+    """Takes the packets for one `IpmiServer` from the network."""
+
+    def __init__(self, address: str, port: int, server: IpmiServer) -> None:
+        self.server = server
+        self.socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        try:
+            self.socket.bind((address, port))
+        except OSError:
+            self.socket.close()
+            raise
+
+    @property
+    def port(self) -> int:
+        return cast(int, self.socket.getsockname()[1])
+
+    def receive(self) -> None:
+        """Answer one waiting packet."""
+        try:
+            packet, peer = self.socket.recvfrom(65535)
+        except OSError:
+            return
+        answer = self.server.handle(packet, f"{peer[0]}:{peer[1]}")
+        if answer is not None:
+            with contextlib.suppress(OSError):
+                self.socket.sendto(answer, peer)
+
+
 class _Handler(BaseHTTPRequestHandler):
     """Turns HTTP into `Request` and `Response`."""
 
@@ -249,6 +278,7 @@ class BmcHost:
         self._loop = EventLoop("bmc-listener")
         self._contexts: dict[TlsFiles, ssl.SSLContext] = {}
         self._https: dict[Bmc, HttpsServer] = {}
+        self._ipmi: dict[Bmc, IpmiSocket] = {}
 
     def add(
         self,
@@ -264,17 +294,26 @@ class BmcHost:
 
         Raises OSError when an address is not there or in use.
         """
-        if redfish_port is not None:
-            if tls is None:
-                raise ValueError("Redfish needs a certificate")
-            server = HttpsServer(
-                address, redfish_port, self._context(tls), RedfishService(bmc, TABLE)
-            )
-            redfish_port = server.port
-            self._https[bmc] = server
+        try:
+            if redfish_port is not None:
+                if tls is None:
+                    raise ValueError("Redfish needs a certificate")
+                service = RedfishService(bmc, TABLE)
+                https = HttpsServer(address, redfish_port, self._context(tls), service)
+                self._https[bmc] = https
+                redfish_port = https.port
+            if ipmi_port is not None:
+                ipmi = IpmiSocket(address, ipmi_port, IpmiServer(bmc))
+                self._ipmi[bmc] = ipmi
+                ipmi_port = ipmi.port
+        except OSError:
+            self.remove(bmc)
+            raise
         bmc.endpoint = Endpoint(address, netmask, redfish_port, ipmi_port)
-        if bmc in self._https:
-            self._loop.add(self._https[bmc].listener, self._https[bmc].accept)
+        if redfish_port is not None:
+            self._loop.add(https.listener, https.accept)
+        if ipmi_port is not None:
+            self._loop.add(ipmi.socket, ipmi.receive)
         return bmc.endpoint
 
     def _context(self, tls: TlsFiles) -> ssl.SSLContext:
@@ -287,11 +326,14 @@ class BmcHost:
 
     def remove(self, bmc: Bmc) -> None:
         """Stop listening for one BMC."""
-        if server := self._https.pop(bmc, None):
-            self._loop.remove(server.listener)
-            server.close()
+        if https := self._https.pop(bmc, None):
+            self._loop.remove(https.listener)
+            https.close()
+        if ipmi := self._ipmi.pop(bmc, None):
+            self._loop.remove(ipmi.socket)
+            ipmi.socket.close()
 
     def close(self) -> None:
-        for bmc in list(self._https):
+        for bmc in [*self._https, *self._ipmi]:
             self.remove(bmc)
         self._loop.close()

@@ -139,6 +139,7 @@ class Options:
     ipmi_session_timeout_seconds: float = 60.0
     require_if_match: bool = False
     max_sessions: int = MAX_SESSIONS
+    cipher_suites: tuple[int, ...] = (3, 17)
 
 
 @dataclass
