@@ -26,6 +26,7 @@ import re
 import signal
 import time
 import traceback
+import uuid
 from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any, NoReturn
@@ -60,6 +61,11 @@ def argument_spec() -> dict[str, Json]:
             },
         },
     }
+
+
+def new_id(label: str) -> str:
+    """A fresh operation id for work that nobody named."""
+    return f"{label}-{uuid.uuid4()}"
 
 
 def utc_now() -> str:
@@ -157,6 +163,7 @@ def start(
     *,
     label: str,
     root: str = OPERATIONS_ROOT,
+    prepare: Callable[[], None] = lambda: None,
     work_ended: Mapping[str, str] | None = None,
     no_log_values: Iterable[str] = (),
 ) -> Json:
@@ -167,7 +174,8 @@ def start(
     that started the work. ``parameters`` holds what must be equal for the id to mean the same
     work (no deadlines, no credentials). ``work`` runs in the daemon with everything it needs from
     this collection imported beforehand, because the archive that Ansible unpacked is gone by then;
-    it returns the module's result or raises Fault. ``work_ended`` is ``{url, node}``; a notice is
+    it returns the module's result or raises Fault. ``prepare`` is called right before, and only
+    if, the work is started; a Fault of it is raised here and leaves the id unused. ``work_ended`` is ``{url, node}``; a notice is
     posted to ``{url}/v1/work-ended`` at the end, and its failure changes nothing.
 
     Faults: INVALID_INPUT, OPERATION_ID_REUSED (same id, other parameters), OPERATION_LOST
@@ -201,6 +209,7 @@ def start(
                 found="its process ended without leaving one",
                 details={"log_tail": _log_tail(directory)},
             )
+        prepare()
         _write_json(
             os.path.join(directory, "request.json"),
             {

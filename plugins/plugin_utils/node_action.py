@@ -13,7 +13,6 @@ import hashlib
 import json
 import shlex
 import time
-import uuid
 from typing import Any
 
 from ansible.errors import AnsibleAuthenticationFailure, AnsibleConnectionFailure
@@ -23,6 +22,11 @@ from ansible.plugins.action import ActionBase
 
 from ansible_collections.barewright.metal.plugins.module_utils.deadline import Deadline
 from ansible_collections.barewright.metal.plugins.module_utils.fault import Fault
+from ansible_collections.barewright.metal.plugins.module_utils.operation import new_id
+from ansible_collections.barewright.metal.plugins.module_utils.run_channel import (
+    RunChannel,
+    local_channel,
+)
 
 Json = dict[str, Any]
 
@@ -122,13 +126,14 @@ class DetachedAction(NodeAction):
         arguments = dict(self._task.args)
         if self._task.check_mode:
             return dict(self._execute_module(module_args=arguments, task_vars=task_vars))
+        name = str(self._task.action).rpartition(".")[2]
         if not arguments.get("operation_id"):
-            name = str(self._task.action).rpartition(".")[2]
-            arguments["operation_id"] = f"{name}-{uuid.uuid4()}"
+            arguments["operation_id"] = new_id(name)
         validated = ArgumentSpecValidator(self.ARGUMENT_SPEC).validate(arguments)
         if validated.error_messages:
             # The module says it in the words that every other module uses.
             return dict(self._execute_module(module_args=arguments, task_vars=task_vars))
+        self.channel(task_vars).permit(name)
         follower = _Follower(self, arguments, validated.validated_parameters, task_vars)
         result = follower.follow()
         # pylint: disable-next=protected-access  # the only place where the validator keeps them
@@ -146,9 +151,11 @@ class DetachedAction(NodeAction):
         )
         return int(outcome["rc"]), str(outcome["stdout"])
 
-    def tell(self, text: str) -> None:
-        """A line of progress for whoever watches the play."""
-        self._display.display(text)
+    def channel(self, task_vars: Json) -> RunChannel:
+        """Whom to ask for a permit, and to tell how far the work is."""
+        return local_channel(
+            task_vars.get("barewright_state_dir"), self.host(task_vars), self._display.display
+        )
 
 
 class _Follower:
@@ -161,6 +168,7 @@ class _Follower:
         self._arguments = arguments
         self._task_vars = task_vars
         self._host = action.host(task_vars)
+        self._channel = action.channel(task_vars)
         self._deadline = Deadline(float(parameters["timeout_seconds"]) + _GRACE_SECONDS)
         self._patience_seconds = float(parameters["unreachable_seconds"])
         self._last_contact = time.monotonic()
@@ -170,6 +178,7 @@ class _Follower:
     def follow(self) -> Json:
         operation_id = str(self._arguments["operation_id"])
         result: Json | None = None
+        waited = False
         while result is None:
             self._deadline.check(f"the result of operation {operation_id} on {self._host}")
             started = self._reach(
@@ -180,7 +189,10 @@ class _Follower:
                 result = started
             elif operation["state"] == "finished":
                 result = dict(started["result"])
+                # Work that had ended before this task began was not done by it.
+                result["changed"] = waited and result.get("changed", False)
             else:
+                waited = True
                 result = self._await_result(operation)
         result["operation_id"] = operation_id
         return result
@@ -231,7 +243,7 @@ class _Follower:
                     raise fault from error
                 self._deadline.check(f"an answer of {self._host}", fault.found)
                 if not told:
-                    self._action.tell(f"{self._host}: no answer, trying again")
+                    self._channel.progress("no answer, trying again")
                     told = True
                 self._deadline.sleep(2.0)
             else:
@@ -248,7 +260,7 @@ class _Follower:
             return
         line = progress_line(status)
         if line != self._told:
-            self._action.tell(f"{self._host}: {line}")
+            self._channel.progress(line)
             self._told, self._told_at = line, now
 
 
