@@ -26,15 +26,12 @@ from cryptography.hazmat.primitives.asymmetric import ec, ed25519
 
 from virtual_rack.machine import (
     BootOverride,
-    Cpu,
-    Disk,
-    Firmware,
     Hardware,
     MachineEvent,
-    Nic,
     PowerState,
 )
-from virtual_rack.spec import LightSpec, ServerSpec
+from virtual_rack.qemu import describe
+from virtual_rack.spec import ServerSpec
 
 LOG = logging.getLogger(__name__)
 
@@ -117,11 +114,14 @@ class LightBoot:
 
 
 class LightMachine:
-    """Implements `virtual_rack.machine.Machine`; see there for what the methods promise."""
+    """Implements `virtual_rack.machine.Machine`; see there for what the methods promise.
 
-    def __init__(self, hardware: Hardware, light: LightSpec, scheduler: Scheduler) -> None:
-        self.light = light
-        self._hardware = hardware
+    It reports the hardware that a QEMU machine of the same spec has.
+    """
+
+    def __init__(self, server: ServerSpec, scheduler: Scheduler) -> None:
+        self.light = server.light
+        self._hardware = describe(server)
         self._scheduler = scheduler
         self._lock = threading.RLock()
         self._state: PowerState = "off"
@@ -308,41 +308,3 @@ class LightMachine:
             except OSError as error:
                 LOG.info("%s %s: %s", request.get_method(), request.full_url, error)
         return None, b""
-
-
-def light_hardware(server: ServerSpec) -> Hardware:
-    """What the BMC of a light machine reports, as if it were real."""
-    return Hardware(
-        uuid=server.uuid,
-        serial_number=server.serial_number,
-        manufacturer=server.manufacturer,
-        model=server.model,
-        sku=server.sku,
-        firmware=Firmware(
-            vendor="Barewright",
-            version="light 1.0",
-            mode=server.firmware,
-            secure_boot_supported=server.firmware == "uefi",
-            secure_boot_enabled=server.secure_boot,
-        ),
-        cpu=Cpu(sockets=1, cores=server.cpus, threads=server.cpus, model="Light CPU"),
-        memory_bytes=server.memory_bytes,
-        nics=tuple(
-            Nic(name=f"nic{index}", mac=nic.mac, model=nic.model)
-            for index, nic in enumerate(server.nics)
-        ),
-        disks=tuple(
-            Disk(
-                name=f"disk{index}",
-                bus=disk.bus,
-                model=f"Light {disk.bus} disk",
-                serial_number=disk.serial_number,
-                wwn=disk.wwn,
-                size_bytes=disk.size_bytes,
-                logical_sector_bytes=disk.logical_sector_bytes,
-                rotational=disk.rotational,
-                read_only=disk.read_only,
-            )
-            for index, disk in enumerate(server.disks)
-        ),
-    )

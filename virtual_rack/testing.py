@@ -22,7 +22,7 @@ from typing import Any
 from virtual_rack.bmc.host import BmcHost, TlsFiles
 from virtual_rack.bmc.journal import read_journal
 from virtual_rack.bmc.state import Bmc, Options, make_bmc
-from virtual_rack.light import LightMachine, Scheduler, light_hardware
+from virtual_rack.light import LightMachine, Scheduler
 from virtual_rack.spec import parse_spec
 from virtual_rack.tls import CertificateAuthority
 
@@ -99,13 +99,17 @@ def light_bmcs(
         tls, ca_path = _certificate(directory)
         scheduler = Scheduler()
         stack.callback(scheduler.close)
+        specs = [
+            parse_spec({"name": "light", "servers": [document]}).servers[0]
+            for document in _documents(count, server)
+        ]
+        machines = [LightMachine(spec, scheduler) for spec in specs]
+        for machine in machines:
+            stack.callback(machine.close)
         host = BmcHost()
         stack.callback(host.close)
         running = []
-        for document in _documents(count, server):
-            spec = parse_spec({"name": "light", "servers": [document]}).servers[0]
-            machine = LightMachine(light_hardware(spec), spec.light, scheduler)
-            stack.callback(machine.close)
+        for spec, machine in zip(specs, machines, strict=True):
             journal_path = directory / spec.name / "journal.jsonl"
             bmc = make_bmc(spec, machine, journal_path, dataclasses.replace(options or Options()))
             host.add(
@@ -115,16 +119,9 @@ def light_bmcs(
                 ipmi_port=0 if "ipmi" in spec.bmc.protocols else None,
                 tls=tls,
             )
-            administrator = spec.bmc.accounts[0]
+            account = spec.bmc.accounts[0]
             running.append(
-                LightBmc(
-                    bmc,
-                    machine,
-                    ca_path,
-                    journal_path,
-                    administrator.username,
-                    administrator.password,
-                )
+                LightBmc(bmc, machine, ca_path, journal_path, account.username, account.password)
             )
         yield running
 

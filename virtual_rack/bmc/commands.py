@@ -26,6 +26,7 @@ NOBODY, CALLBACK, USER, OPERATOR, ADMINISTRATOR = range(5)
 
 # Completion codes (table 5-2)
 OK = 0x00
+NODE_BUSY = 0xC0
 INVALID_COMMAND = 0xC1
 WRONG_LENGTH = 0xC7
 OUT_OF_RANGE = 0xC9
@@ -85,6 +86,7 @@ class CommandContext:
     boot_options: BootOptions
     suites: tuple[bytes, ...]
     close_session: Callable[[int], bool]
+    power: Callable[[PowerAction], str | None]
     session: IpmiSession | None = None
     effect: str | None = None
 
@@ -142,7 +144,7 @@ def chassis_control(context: CommandContext, data: bytes) -> bytes:
     action = POWER_ACTIONS.get(data[0] & 0x0F)
     if action is None:
         raise CommandError(INVALID_FIELD)
-    context.effect = context.bmc.power(action)
+    context.effect = context.power(action)
     return b""
 
 

@@ -18,6 +18,7 @@ import struct
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -26,6 +27,7 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from virtual_rack.bmc.commands import (
     ADMINISTRATOR,
     COMMANDS,
+    NODE_BUSY,
     NOT_IN_THIS_STATE,
     OK,
     UNSPECIFIED,
@@ -38,7 +40,7 @@ from virtual_rack.bmc.commands import (
 )
 from virtual_rack.bmc.fru import BMC_SLAVE_ADDRESS, checksum
 from virtual_rack.bmc.journal import Caller
-from virtual_rack.bmc.state import Account, Bmc, MachineIsOffError
+from virtual_rack.bmc.state import Account, Bmc, MachineIsOffError, PowerAction
 from virtual_rack.machine import MachineError
 
 LOG = logging.getLogger(__name__)
@@ -74,6 +76,8 @@ ILLEGAL_PARAMETER = 0x12
 _WINDOW_ABOVE, _WINDOW_BELOW = 15, 16
 # The same request, with the same number, within this time is the client asking again.
 _RETRY_SECONDS = 5.0
+# Clients ask again after about a second.
+_ANSWER_WITHIN_SECONDS = 0.5
 
 
 @dataclass(frozen=True)
@@ -183,6 +187,7 @@ class IpmiServer:
         self._sessions: dict[int, IpmiSession] = {}
         self._boot_options = BootOptions()
         self._lock = threading.Lock()
+        self._power_idle = threading.Lock()
 
     def handle(self, packet: bytes, client: str) -> bytes | None:
         """The answer to a packet, None for what deserves none."""
@@ -440,6 +445,7 @@ class IpmiServer:
             self._boot_options,
             tuple(suite.record for suite in self._offered_suites()),
             lambda number: self._sessions.pop(number, None) is not None,
+            lambda action: self._power(action, self._caller(client, session)),
             session,
         )
         code, content = OK, b""
@@ -465,6 +471,40 @@ class IpmiServer:
         head = bytes([requester, (netfn | 1) << 2 | number_lun & 0x03])
         body = bytes([responder, number_lun & 0xFC | netfn_lun & 0x03, command, code]) + content
         return head + bytes([checksum(head)]) + body + bytes([checksum(body)])
+
+    def _power(self, action: PowerAction, caller: Caller) -> str | None:
+        """Carry out a power command, and give its effect.
+
+        One that takes longer than a client waits for an answer goes on after the answer, as on real
+        BMCs; its effect then is in a second line of the journal. Until it is through, no other is
+        taken.
+        """
+        if not self._power_idle.acquire(blocking=False):
+            raise CommandError(NODE_BUSY)
+        done: Future[str | None] = Future()
+
+        def work() -> None:
+            try:
+                done.set_result(self._bmc.power(action))
+            except Exception as error:
+                done.set_exception(error)
+            finally:
+                self._power_idle.release()
+
+        threading.Thread(target=work, daemon=True).start()
+        try:
+            return done.result(_ANSWER_WITHIN_SECONDS)
+        except TimeoutError:
+            done.add_done_callback(lambda future: self._late_effect(future, caller))
+            return None
+
+    def _late_effect(self, done: Future[str | None], caller: Caller) -> None:
+        request = {"name": "Chassis Control finished"}
+        if error := done.exception():
+            LOG.error("%s: %s", self._bmc.name, error)
+            self._bmc.journal.write(caller, request, status=UNSPECIFIED)
+        else:
+            self._bmc.journal.write(caller, request, effect=done.result(), status=OK)
 
     def _expire_sessions(self) -> None:
         deadline = time.monotonic() - self._bmc.options.ipmi_session_timeout_seconds

@@ -650,7 +650,7 @@ def drive(context: Context) -> JsonObject | None:
         "BlockSizeBytes": disk.logical_sector_bytes,
         "MediaType": "HDD" if disk.rotational else "SSD",
         "Protocol": DRIVE_PROTOCOLS[disk.bus],
-        "Model": disk.model,
+        "Model": disk.model or None,
         "SerialNumber": disk.serial_number,
         "Identifiers": [],
     }
@@ -683,7 +683,7 @@ def simple_storage(context: Context) -> JsonObject | None:
         "Devices": [
             {
                 "Name": disk.name,
-                "Model": disk.model,
+                "Model": disk.model or None,
                 "CapacityBytes": disk.size_bytes,
                 "Status": HEALTHY,
             }
