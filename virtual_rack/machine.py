@@ -19,7 +19,7 @@ How the processes of a rack fit together (`virtual_rack.supervisor` starts them)
 sockets listen it writes `ready\\n` to file descriptor N and closes it; a failure to start is a
 message on stderr and an exit code other than 0. stderr goes to `DIR/servers/NAME/bmc.log` (light
 ones: `DIR/light.log`). On SIGTERM it calls `Machine.close()` and exits 0 within five seconds. It
-dies with the supervisor (PR_SET_PDEATHSIG, set by the supervisor) and needs to do nothing for that.
+dies with the supervisor, in whose pid namespace it lives, and needs to do nothing for that.
 TLS: `DIR/ca.pem`, and per BMC `DIR/ssl/<server>.crt` and `.key`, which exist before the BMC starts
 (`virtual_rack.tls`).
 """

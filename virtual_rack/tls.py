@@ -103,7 +103,7 @@ class CertificateAuthority:
         addresses: Iterable[ipaddress.IPv4Address],
         names: Iterable[str] = (),
     ) -> None:
-        """Write a certificate, followed by the CA's, and its key for a server at those addresses."""
+        """Write a certificate, followed by the CA's, and its key, for a server there."""
         private_key = ec.generate_private_key(ec.SECP256R1())
         now = datetime.datetime.now(datetime.UTC)
         alternative_names: list[x509.GeneralName] = [x509.IPAddress(a) for a in addresses]
