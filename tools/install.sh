@@ -43,7 +43,7 @@ if [ ${#missing[@]} -gt 0 ]; then
     # Without a terminal nobody can type a password.
     [ -t 0 ] || as_root+=(--non-interactive)
   fi
-  say "Installing them now: ${as_root[*]} apt-get install ${missing[*]}"
+  say "Installing them now: ${as_root[*]:+${as_root[*]} }apt-get install ${missing[*]}"
   apt() { "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -q -o Dpkg::Use-Pty=0 "$@"; }
   if ! { apt update && apt install --yes --no-install-recommends "${missing[@]}"; } </dev/null; then
     say "They could not be installed. As root, run:" \

@@ -276,7 +276,8 @@ def test_ansible_doc_knows_every_plugin(plugin_type: str) -> None:
     assert bool(files) == bool(docs)
     for name, doc in docs.items():
         assert doc.get("doc"), f"{name} has no documentation"
-        assert doc.get("examples"), f"{name} has no examples"
+        # A callback is switched on, not called.
+        assert plugin_type == "callback" or doc.get("examples"), f"{name} has no examples"
 
 
 def test_every_action_plugin_is_documented_by_a_module_of_its_name() -> None:
