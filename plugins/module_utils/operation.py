@@ -174,9 +174,10 @@ def start(
     that started the work. ``parameters`` holds what must be equal for the id to mean the same
     work (no deadlines, no credentials). ``work`` runs in the daemon with everything it needs from
     this collection imported beforehand, because the archive that Ansible unpacked is gone by then;
-    it returns the module's result or raises Fault. ``prepare`` is called right before, and only
-    if, the work is started; a Fault of it is raised here and leaves the id unused. ``work_ended`` is ``{url, node}``; a notice is
-    posted to ``{url}/v1/work-ended`` at the end, and its failure changes nothing.
+    it returns the module's result or raises Fault. ``prepare`` is called right before the work is
+    started, and only then; a Fault of it is raised here and leaves the id unused. ``work_ended``
+    is ``{url, node}``; a notice is posted to ``{url}/v1/work-ended`` at the end, and its failure
+    changes nothing.
 
     Faults: INVALID_INPUT, OPERATION_ID_REUSED (same id, other parameters), OPERATION_LOST
     (its daemon died without a result), OPERATION_CRASHED (as stored result).
