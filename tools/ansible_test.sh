@@ -24,7 +24,7 @@ files() {
 rm -rf "$copy"
 mkdir -p "$copy" "$cache/home"
 {
-  files . ':!.ci' ':!Makefile' ':!ansible.cfg' ':!constraints.txt' ':!docs' ':!molecule' \
+  files . ':!.ci' ':!Makefile' ':!ansible.cfg' ':!constraints.txt' ':!demo' ':!docs' ':!molecule' \
     ':!pyproject.toml' ':!runner_service' ':!tests' ':!tools' ':!virtual_rack'
   files tests/config.yml tests/conftest.py tests/sanity tests/unit/plugins
 } | tar --create --null --files-from=- | tar --extract --directory "$copy"

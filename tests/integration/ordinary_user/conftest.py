@@ -73,7 +73,10 @@ class OrdinaryUser:
         return done
 
     def processes(self) -> list[str]:
-        """The command lines of everything that runs as this user or under its subordinate ids."""
+        """The command lines of everything that runs as this user or under its subordinate ids.
+
+        What has ended and waits to be reaped by the machine's init has none any more.
+        """
         first, last = map(int, SUBORDINATE_IDS.split("-"))
         own = pwd.getpwnam(self.name).pw_uid
         found = []
@@ -84,7 +87,8 @@ class OrdinaryUser:
                 uid = entry.stat().st_uid
                 if uid == own or first <= uid <= last:
                     words = (entry / "cmdline").read_bytes().split(b"\0")
-                    found.append(b" ".join(words).decode(errors="replace"))
+                    if any(words):
+                        found.append(b" ".join(words).decode(errors="replace"))
             except OSError:
                 continue  # it ended while we looked
         return found

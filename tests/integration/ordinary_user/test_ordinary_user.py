@@ -48,13 +48,13 @@ def test_the_rack_comes_up_and_goes_down_again_as_an_ordinary_user(
     done = ordinary_user.run(
         f"""
         set -e
-        {rack} up --spec ~/rack.yml --directory ~/rack
-        {rack} status --directory ~/rack
-        {rack} exec --directory ~/rack -- ipmitool -I lanplus -C 3 -H 10.77.1.1 \\
+        {rack} up --dir ~/rack ~/rack.yml
+        {rack} status --dir ~/rack
+        {rack} exec --dir ~/rack -- ipmitool -I lanplus -C 3 -H 10.77.1.1 \\
             -U admin -P Rack-123 chassis power on
-        {rack} exec --directory ~/rack -- ipmitool -I lanplus -C 3 -H 10.77.1.1 \\
+        {rack} exec --dir ~/rack -- ipmitool -I lanplus -C 3 -H 10.77.1.1 \\
             -U admin -P Rack-123 chassis power status
-        {rack} down --directory ~/rack
+        {rack} down --dir ~/rack
         """
     )
     assert "Chassis Power is on" in done.stdout
