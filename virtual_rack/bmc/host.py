@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import resource
 import selectors
 import socket
 import ssl
@@ -275,6 +276,9 @@ class BmcHost:
     """Everything that listens in this process."""
 
     def __init__(self) -> None:
+        # Two sockets a BMC: the usual soft limit of 1,024 ends at five hundred.
+        _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
         self._loop = EventLoop("bmc-listener")
         self._contexts: dict[TlsFiles, ssl.SSLContext] = {}
         self._https: dict[Bmc, HttpsServer] = {}

@@ -129,7 +129,8 @@ class Resource:
     operations: dict[str, tuple[Operation, Permission]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.expression = re.compile(re.sub(r"\{(\w+)\}", r"(?P<\1>[^/]+)", self.pattern))
+        literal = re.escape(self.pattern)
+        self.expression = re.compile(re.sub(r"\\{(\w+)\\}", r"(?P<\1>[^/]+)", literal))
 
     @property
     def methods(self) -> list[str]:
@@ -170,6 +171,9 @@ class Table:
         return enter
 
     def find(self, path: str) -> tuple[Resource, Ids] | None:
+        """The row of an address, one without ids before one with ids."""
+        if path in self.rows:
+            return self.rows[path], {}
         for row in self.rows.values():
             match = row.expression.fullmatch(path)
             if match:
