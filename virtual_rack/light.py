@@ -121,6 +121,7 @@ class LightMachine:
 
     def __init__(self, server: ServerSpec, scheduler: Scheduler) -> None:
         self.light = server.light
+        self._server = server
         self._hardware = describe(server)
         self._scheduler = scheduler
         self._lock = threading.RLock()
@@ -237,7 +238,8 @@ class LightMachine:
 
     def _load(self, number: int, override: BootOverride | None) -> None:
         """What firmware, loader and ramdisk do once the machine is on."""
-        from_network = override is not None and override.device == "pxe"
+        configured = self._server.boot_order[0] == "network"
+        from_network = override.device == "pxe" if override else configured
         script = self._boot_script(number) if from_network else None
         arguments = dict(_KERNEL_ARGUMENT.findall(script or ""))
         if script is None:

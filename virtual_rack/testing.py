@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import ipaddress
+import socket
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -165,6 +166,17 @@ def wait_until(
     while not condition():
         assert time.monotonic() < deadline, f"{what} did not come within {timeout_seconds} s"
         time.sleep(0.01)
+
+
+def free_port() -> int:
+    """A port that is free for TCP and UDP now."""
+    with (
+        socket.create_server((ADDRESS, 0)) as stream,
+        socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as datagram,
+    ):
+        port = int(stream.getsockname()[1])
+        datagram.bind((ADDRESS, port))
+    return port
 
 
 def _certificate(directory: Path) -> tuple[TlsFiles, Path]:

@@ -256,6 +256,8 @@ class _Handler(BaseHTTPRequestHandler):
         """What the standard library finds wrong with a request, in Redfish's words."""
         self.close_connection = True
         self.command = getattr(self, "command", None) or "GET"
+        # Before it has parsed a request the standard library answers like HTTP/0.9, without a head.
+        self.request_version = self.protocol_version
         error = RedfishError("GeneralError", status=HTTPStatus(code))
         headers = {"Content-Type": "application/json;charset=utf-8", "OData-Version": "4.0"}
         self._respond(Response(error.status, headers, error.body()))
