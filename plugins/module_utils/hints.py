@@ -23,15 +23,20 @@ def _fits_path(disk: Disk, wanted: Any, folder: str) -> bool:
     return bool(names & {disk.path, *disk.links})
 
 
+def _fits_text(known: str | None, wanted: Any) -> bool:
+    return known is not None and _text(known) == _text(wanted)
+
+
+def _fits_wwn(disk: Disk, wanted: Any) -> bool:
+    return disk.wwn is not None and normal_wwn(disk.wwn) == normal_wwn(str(wanted))
+
+
 # What a hint is made of, and when a disk fits it. Texts are compared whole, without regard to
-# case and runs of white space, because vendors pad them.
+# case and runs of white space, because vendors pad them. What a disk does not tell fits nothing.
 _HINTS: dict[str, tuple[str, Callable[[Disk, Any], bool]]] = {
-    "serial_number": (
-        "text",
-        lambda disk, wanted: _text(disk.serial_number or "") == _text(wanted),
-    ),
-    "wwn": ("text", lambda disk, wanted: normal_wwn(disk.wwn or "") == normal_wwn(str(wanted))),
-    "model": ("text", lambda disk, wanted: _text(disk.model or "") == _text(wanted)),
+    "serial_number": ("text", lambda disk, wanted: _fits_text(disk.serial_number, wanted)),
+    "wwn": ("text", _fits_wwn),
+    "model": ("text", lambda disk, wanted: _fits_text(disk.model, wanted)),
     "size_bytes": ("size", lambda disk, wanted: disk.size_bytes == wanted),
     "min_size_bytes": ("size", lambda disk, wanted: disk.size_bytes >= wanted),
     "max_size_bytes": ("size", lambda disk, wanted: disk.size_bytes <= wanted),
