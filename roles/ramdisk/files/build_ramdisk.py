@@ -42,13 +42,13 @@ BUSYBOX_NAMES += ["sleep", "sync", "tail", "timeout", "tr", "udhcpc", "uname"]
 SQUASHFS_LEVEL = 4
 
 
-def kept_modules(dependencies: dict[str, list[str]], dropped_folders: list[str]) -> set[str]:
-    """Which modules stay: those outside ``dropped_folders``, with all that they depend on.
+def kept_modules(dependencies: dict[str, list[str]], dropped_prefixes: list[str]) -> set[str]:
+    """Which modules stay: those without one of ``dropped_prefixes``, with all that they depend on.
 
-    Paths are as in modules.dep, relative to ``/lib/modules/<version>``; a dropped folder is relative
-    to ``kernel/`` there.
+    Paths are as in modules.dep, relative to ``/lib/modules/<version>``; prefixes are relative to
+    ``kernel/`` there.
     """
-    prefixes = tuple(f"kernel/{folder}/" for folder in dropped_folders)
+    prefixes = tuple(f"kernel/{prefix}" for prefix in dropped_prefixes)
     kept: set[str] = set()
     waiting = [module for module in dependencies if not module.startswith(prefixes)]
     while waiting:
@@ -81,13 +81,13 @@ def load_order(dependencies: dict[str, list[str]], names: list[str]) -> list[str
     return order
 
 
-def prune_modules(root: Path, version: str, dropped_folders: list[str]) -> dict[str, list[str]]:
+def prune_modules(root: Path, version: str, dropped_prefixes: list[str]) -> dict[str, list[str]]:
     """Remove unwanted modules and unpack the others, which load faster; returns modules.dep.
 
     The squashfs compresses them again. depmod runs after, on what is left.
     """
     folder = root / "usr/lib/modules" / version
-    kept = kept_modules(parse_modules_dep((folder / "modules.dep").read_text()), dropped_folders)
+    kept = kept_modules(parse_modules_dep((folder / "modules.dep").read_text()), dropped_prefixes)
     packed = []
     for path in folder.rglob("*.ko*"):
         if str(path.relative_to(folder)) not in kept:
