@@ -29,7 +29,7 @@ mkdir -p "$copy" "$cache/home"
   files tests/config.yml tests/conftest.py tests/unit/plugins
 } | tar --create --null --files-from=- | tar --extract --directory "$copy"
 # ansible-test wants a list of its own for each ansible-core; ours is the same for all.
-core=$("$venv/bin/python" -c 'from ansible.release import __version__ as v; print(v.rpartition(".")[0])')
+core=$("$venv/bin/python" -c 'from ansible.release import __version__ as v; print(".".join(v.split(".")[:2]))')
 mkdir -p "$copy/tests/sanity"
 grep -v '^#' tests/sanity/ignore.txt >"$copy/tests/sanity/ignore-$core.txt"
 # ansible-test asks git which files there are; its own repository keeps it from asking the outer one.
