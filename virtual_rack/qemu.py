@@ -39,7 +39,7 @@ from virtual_rack.machine import (
 )
 from virtual_rack.programs import OVMF_DIRECTORY, QEMU, MissingProgramError, find
 from virtual_rack.qmp import QmpClient, QmpError
-from virtual_rack.spec import BootGroup, DiskSpec, RackSpec, ServerSpec
+from virtual_rack.spec import SATA_PORTS, BootGroup, DiskSpec, RackSpec, ServerSpec
 from virtual_rack.tap import NetworkError, open_tap
 
 FIRMWARE_VENDOR = "Barewright"
@@ -427,7 +427,7 @@ def command_line(
         argv += ["-device", json.dumps(device)]
     if any(disk.bus == "scsi" for disk in server.disks):
         argv += ["-device", "virtio-scsi-pci,id=scsi"]
-    sata_ports = iter(range(6))
+    sata_ports = iter(range(SATA_PORTS))
     for index, disk in enumerate(server.disks):
         file = layout.disk(server.name, index)
         argv += ["-blockdev", _raw(f"disk{index}", file, read_only=disk.read_only)]
@@ -474,7 +474,7 @@ def _disk(disk: DiskSpec, index: int, port: int, boot_index: int) -> dict[str, o
         "bootindex": boot_index,
     }
     if disk.wwn is not None:
-        device["wwn"] = disk.wwn
+        device["wwn"] = int(disk.wwn, 16)
         # SBC and ACS: 1 means that nothing rotates.
         device["rotation_rate"] = 7200 if disk.rotational else 1
     if disk.bus == "nvme":

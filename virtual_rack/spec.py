@@ -23,6 +23,8 @@ import yaml
 from virtual_rack.machine import DiskBus, FirmwareMode, NicModel
 
 MIB = 1024 * 1024
+# The AHCI controller of the emulated chipset has so many.
+SATA_PORTS = 6
 ServerKind = Literal["machine", "light"]
 BmcProtocol = Literal["redfish", "ipmi"]
 AccountRole = Literal["Administrator", "Operator", "ReadOnly"]
@@ -278,6 +280,13 @@ def _address(reader: _Reader, key: str) -> ipaddress.IPv4Address:
         ) from None
 
 
+def _interface(text: str) -> ipaddress.IPv4Interface | ipaddress.IPv6Interface | None:
+    try:
+        return ipaddress.ip_interface(text)
+    except ValueError:
+        return None
+
+
 def _network(reader: _Reader) -> NetworkSpec:
     default = NetworkSpec()
     bridge = reader.matching(
@@ -285,18 +294,14 @@ def _network(reader: _Reader) -> NetworkSpec:
     )
     text = reader.text("address", str(default.address))
     text6 = reader.text("address6", str(default.address6))
-    try:
-        address = ipaddress.IPv4Interface(text)
-    except ValueError:
+    address, address6 = _interface(text), _interface(text6)
+    # One without a prefix is read as a network of one address.
+    if not isinstance(address, ipaddress.IPv4Interface) or address.network.prefixlen > 30:
         raise SpecError(
             f"{reader.where('address')}: an IPv4 address with prefix is wanted, found {text!r}"
-        ) from None
-    try:
-        address6 = ipaddress.IPv6Interface(text6)
-    except ValueError:
-        address6 = None
+        )
     # Stateless addresses, which the advertisement offers, exist with no other length (RFC 4862).
-    if address6 is None or address6.network.prefixlen != 64:
+    if not isinstance(address6, ipaddress.IPv6Interface) or address6.network.prefixlen != 64:
         raise SpecError(
             f"{reader.where('address6')}: an IPv6 address with prefix 64 is wanted, found {text6!r}"
         )
@@ -456,6 +461,8 @@ def _server(reader: _Reader, rack: str) -> ServerSpec:
         disks=tuple(disks),
         light=_light(reader.reader("light")),
     )
+    if sum(disk.bus == "sata" for disk in server.disks) > SATA_PORTS:
+        raise SpecError(f"{reader.where('disks')}: at most {SATA_PORTS} SATA disks fit in")
     if server.secure_boot and server.firmware == "bios":
         raise SpecError(f"{reader.where('secure_boot')}: only firmware uefi can have it")
     if server.network_boot == "http" and server.firmware == "bios":

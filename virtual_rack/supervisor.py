@@ -172,11 +172,18 @@ class Supervisor:
     def _end_everything(self) -> None:
         self._stopping = True
         deadline = time.monotonic() + _STOP_LIMIT_SECONDS
+        # The BMCs first: they end their machines themselves, and journal no machine that died.
+        for pid in list(self._children):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGTERM)
+        while self._children and time.monotonic() < deadline:
+            time.sleep(0.02)
+            self._reap()
         # All but ourselves; what does not obey in time is killed by the kernel when we end.
         with contextlib.suppress(ProcessLookupError):
             os.kill(-1, signal.SIGTERM)
-        while time.monotonic() < deadline and _somebody_is_left():
-            time.sleep(0.05)
+        while _somebody_is_left() and time.monotonic() < deadline:
+            time.sleep(0.02)
             self._reap()
         self._layout.record.unlink(missing_ok=True)
 
