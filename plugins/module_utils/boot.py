@@ -236,7 +236,7 @@ def plan(
     """The entry as it shall be, None for no entry. Writes nothing.
 
     Raises ``BOOT_MAC_CONFLICT`` and ``BOOT_ADDRESS_CONFLICT`` when another entry has the same,
-    and ``INVALID_INPUT`` for a new entry without a MAC address.
+    and ``INVALID_INPUT`` for a new entry without a MAC address or a window without an address.
     """
     if not request.present:
         return None
@@ -270,6 +270,13 @@ def plan(
         if is_open(entry, now):
             entry["window"] = {**window, "closed_at": timestamp(now.replace(microsecond=0))}
     elif request.window_state is not None and request.window is not None:
+        if not entry["address"]:
+            raise Fault(
+                "INVALID_INPUT",
+                wanted=f"an address for {request.node}: DHCP gives it to the machine that boots,"
+                " TFTP knows the machine by it",
+                found="none in the boot entry",
+            )
         kept = (
             request.window_state == "open" and is_open(entry, now) and request.window.offers(window)
         )
@@ -391,8 +398,8 @@ class BootFolder:
             return "it stands for another entry, so it does not run"
         if opened and not reported["open"]:
             return "it has the entry and keeps the window shut; its log says why"
-        if opened and report["dhcp"] == "not running":
-            return "the receiver runs, but dnsmasq does not"
+        if opened and report["dhcp"] not in ("running", "unmanaged"):
+            return f"the receiver has opened the gate, but dnsmasq is {report['dhcp']}"
         return ""
 
     def events(self, kind: str, node: str) -> list[Json]:

@@ -39,6 +39,7 @@ options:
   address:
     description:
       - The address that DHCP always gives to these cards. An empty string removes it.
+      - Needed to open a window.
       - An address of another entry is refused with C(BOOT_ADDRESS_CONFLICT).
     type: str
   rejoin_token_sha256:

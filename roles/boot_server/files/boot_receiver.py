@@ -12,7 +12,7 @@ The protocol is described in ``docs/boot-protocol.md``. The folder given by ``--
 - ``loaders/``              the network boot loaders that TFTP and UEFI HTTP boot may hand out
 - ``state/<node>.json``     the hashed token that is valid now and the check-in it was used for
 - ``spool/<kind>/<node>/``  one JSON file an event; read by module ``boot_wait``
-- ``dhcp/hosts, dhcp/options, tftp/<mac>``  the gate as dnsmasq sees it
+- ``dhcp/hosts, dhcp/options, tftp/<address>``  the gate as dnsmasq sees it
 - ``run/gate.json``         which entries the gate stands for; module ``boot_entry`` waits for it
 
 Standard library only: it runs on a bare boot server with nothing but Python 3.11.
@@ -59,6 +59,7 @@ IDLE_SECONDS = 30
 SCAN_SECONDS = 0.2
 # A second rename within one tick of the file system's clock leaves the folder's time as it was.
 SCAN_AGAIN_SECONDS = 1.0
+RESTART_PATIENCE_SECONDS = 5.0
 
 _MAC = re.compile(r"[0-9a-f]{2}(?::[0-9a-f]{2}){5}")
 _NODE = re.compile(r"(?=.{1,253}\Z)[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?"
@@ -413,7 +414,12 @@ class Entries:
 
 
 class Gate:
-    """dnsmasq's side of the windows: who is offered a boot file, and who may fetch it by TFTP."""
+    """dnsmasq's side of the windows: who is offered a boot file, and who may fetch it by TFTP.
+
+    dnsmasq is ended, and started again by whoever keeps it running (systemd, keep_process.py), to
+    read the gate again. Told to do so by SIGHUP it crashes (2.86 to 2.90: freed tags of
+    ``dhcp-hostsfile`` point into its stack). TFTP is another process, so no transfer is cut.
+    """
 
     def __init__(
         self,
@@ -430,14 +436,14 @@ class Gate:
         self._report_file = root / "run" / "gate.json"
         self._base_url = base_url
         self._http_loader = http_loader
-        self._pid_file = dnsmasq_pid_file
-        self._log = log
-        self._applied: tuple[bytes, bytes, frozenset[str]] | None = None
-        self._report_content: Json = {"dhcp": "unmanaged", "entries": {}}
+        self._dnsmasq = Dnsmasq(dnsmasq_pid_file, log) if dnsmasq_pid_file else None
+        self._applied: tuple[bytes, bytes] | None = None
+        self._report_content: Json = {}
+        self._entries: Json = {}
 
-    def apply(self, entries: Entries, open_nodes: frozenset[str]) -> None:
-        """Make the gate stand for the entries as they are now; then say so in ``gate.json``."""
-        hosts, options, macs, nodes = [], [], set(), {}
+    def apply(self, entries: Entries, open_nodes: frozenset[str]) -> bool:
+        """Make the gate stand for the entries as they are now; False: not yet, ask again."""
+        hosts, options, addresses, nodes = [], [], set(), {}
         for node, entry in sorted(entries.by_node.items()):
             opened = node in open_nodes
             # A MAC of two entries belongs to none; dnsmasq would refuse the whole file for it.
@@ -450,81 +456,101 @@ class Gate:
                     fields += ["set:open", f"set:node-{node}"]
                     url = f"{self._base_url}/v1/loader/{node}/{self._http_loader}"
                     options.append(f"tag:node-{node},tag:http,tag:!ipxe,option:bootfile-name,{url}")
-                    macs.update(own)
+                    addresses.update([entry.address] if entry.address else [])
                 hosts.append(",".join([*fields, *([entry.address] if entry.address else [])]))
             nodes[node] = {
                 "window_id": entry.window.window_id if entry.window else None,
                 "open": opened,
             }
-        lines = [f"{line}\n".encode() for line in hosts]
+        self._link(addresses)
         wanted = (
-            b"".join(lines),
+            "".join(f"{line}\n" for line in hosts).encode(),
             "".join(f"{line}\n" for line in options).encode(),
-            frozenset(macs),
         )
-        dhcp = self._report_content["dhcp"]
         if wanted != self._applied:
-            self._link(wanted[2])
+            if self._dnsmasq and not self._dnsmasq.may_restart():
+                return False
             write_atomic(self._hosts, wanted[0], durable=False)
             write_atomic(self._options, wanted[1], durable=False)
-            dhcp = self._signal()
+            if self._dnsmasq:
+                self._dnsmasq.restart()
             self._applied = wanted
         closed = {"window_id": None, "open": False}
-        self._report(
-            {
-                "dhcp": dhcp,
-                "entries": {
-                    node: {"sha256": digest, **nodes.get(node, closed)}
-                    for node, digest in sorted(entries.digests.items())
-                },
-            }
-        )
+        self._entries = {
+            node: {"sha256": digest, **nodes.get(node, closed)}
+            for node, digest in sorted(entries.digests.items())
+        }
+        return True
 
-    def look_for_dnsmasq(self) -> None:
-        """Notice a dnsmasq that started late; it has read the gate itself."""
-        if self._report_content["dhcp"] == "not running":
-            self._report({**self._report_content, "dhcp": self._signal()})
-
-    def _report(self, content: Json) -> None:
+    def report(self) -> None:
+        """Say in ``gate.json`` what the gate stands for, and whether dnsmasq follows it."""
+        dhcp = self._dnsmasq.state() if self._dnsmasq else "unmanaged"
+        content = {"dhcp": dhcp, "entries": self._entries}
         if content != self._report_content:
             write_atomic(self._report_file, to_json(content), durable=False)
             self._report_content = content
 
-    def _link(self, macs: frozenset[str]) -> None:
-        # dnsmasq's tftp-unique-root=mac looks for the file below a folder named like the client.
-        wanted = {mac.replace(":", "-") for mac in macs}
+    def _link(self, wanted: set[str]) -> None:
+        # dnsmasq's tftp-unique-root looks for a file below the folder named like the client.
         there = {item.name for item in os.scandir(self._tftp)}
         for name in there - wanted:
             (self._tftp / name).unlink()
         for name in wanted - there:
             (self._tftp / name).symlink_to("../loaders", target_is_directory=True)
 
-    def _signal(self) -> str:
-        if self._pid_file is None:
-            return "unmanaged"
+
+class Dnsmasq:
+    """The DHCP server that somebody else keeps running, by its pid file."""
+
+    def __init__(
+        self, pid_file: Path, log: Callable[[str], None], interval_seconds: float = 1.0
+    ) -> None:
+        self._pid_file = pid_file
+        self._log = log
+        self._interval_seconds = interval_seconds
+        self._ended: int | None = None
+        self._next = time.monotonic()
+
+    def may_restart(self) -> bool:
+        """Whether it had its time to answer machines since the last restart."""
+        return time.monotonic() >= self._next and self.state() != "restarting"
+
+    def restart(self) -> None:
+        """End the running process; one that only starts now has the gate still to read."""
+        self._next = time.monotonic() + self._interval_seconds
+        self._ended = None
+        pid = self._pid()
+        if pid is None:
+            return
+        try:
+            descriptor = os.pidfd_open(pid)
+            try:
+                # Looked at again while the descriptor holds it: a pid can be another's by now.
+                if self._pid() == pid:
+                    signal.pidfd_send_signal(descriptor, signal.SIGTERM)
+                    self._ended = pid
+            finally:
+                os.close(descriptor)
+        except ProcessLookupError:
+            return
+        except OSError as error:
+            self._log(f"dnsmasq could not be told to read the gate again: {error}")
+
+    def state(self) -> str:
+        """``running`` with the gate as it is, ``restarting`` or ``not running``."""
+        pid = self._pid()
+        if self._ended is not None and pid in (None, self._ended):
+            late = time.monotonic() > self._next + RESTART_PATIENCE_SECONDS
+            return "not running" if late else "restarting"
+        return "not running" if pid is None else "running"
+
+    def _pid(self) -> int | None:
         try:
             pid = int(self._pid_file.read_text())
-            with contextlib.closing(_PidFd(pid)) as process:
-                # Looked at while the descriptor holds the process: a pid can be another's by now.
-                if Path(f"/proc/{pid}/comm").read_text().strip() != "dnsmasq":
-                    return "not running"
-                process.send(signal.SIGHUP)
-        except (OSError, ValueError) as error:
-            if not isinstance(error, FileNotFoundError | ProcessLookupError):
-                self._log(f"dnsmasq could not be told to read the gate again: {error}")
-            return "not running"
-        return "signalled"
-
-
-class _PidFd:
-    def __init__(self, pid: int) -> None:
-        self._descriptor = os.pidfd_open(pid)
-
-    def send(self, number: signal.Signals) -> None:
-        signal.pidfd_send_signal(self._descriptor, number)
-
-    def close(self) -> None:
-        os.close(self._descriptor)
+            name = Path(f"/proc/{pid}/comm").read_text().strip()
+        except (OSError, ValueError):
+            return None
+        return pid if name == "dnsmasq" else None
 
 
 # --- the receiver -------------------------------------------------------------------------------
@@ -615,11 +641,9 @@ class Receiver:
             open_nodes = frozenset(
                 entry.node for entry in self._entries.by_node.values() if self._is_open(entry)
             )
-            if open_nodes != self._open_nodes:
-                self._gate.apply(self._entries, open_nodes)
+            if open_nodes != self._open_nodes and self._gate.apply(self._entries, open_nodes):
                 self._open_nodes = open_nodes
-            else:
-                self._gate.look_for_dnsmasq()
+            self._gate.report()
 
     def _is_open(self, entry: Entry) -> bool:
         return not self._is_refused(entry) and self._is_live(entry)

@@ -10,6 +10,7 @@ pid alone could be another's by now, its start time and the boot id together can
 
 ``start`` does nothing while the process lives and was started with the same command and the same
 contents of the files named by ``--fingerprint-file``; otherwise it stops the old process first.
+With ``--respawn`` the process is a keeper that starts the program again whenever it ends.
 The answer on standard output is ``{changed, action: none|start|restart|stop, pid}``.
 """
 
@@ -17,11 +18,13 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import ctypes
 import hashlib
 import json
 import os
 import select
 import signal
+import subprocess
 import sys
 import tempfile
 import time
@@ -82,7 +85,7 @@ def write_pid_file(path: Path, content: dict[str, Any]) -> None:
     os.replace(temporary, path)
 
 
-def spawn(command: Sequence[str], log: Path) -> int:
+def spawn(command: Sequence[str], log: Path, respawn: bool) -> int:
     """Start ``command`` in a session of its own, its parent already gone; return its pid."""
     reader, writer = os.pipe()
     child = os.fork()
@@ -91,7 +94,7 @@ def spawn(command: Sequence[str], log: Path) -> int:
             os.setsid()
             grandchild = os.fork()
             if grandchild == 0:
-                run(command, log)
+                run(command, log, respawn)
             os.write(writer, str(grandchild).encode())
         finally:
             os._exit(0)
@@ -101,8 +104,9 @@ def spawn(command: Sequence[str], log: Path) -> int:
         return int(stream.read())
 
 
-def run(command: Sequence[str], log: Path) -> None:
-    """Become ``command``; never returns."""
+def run(command: Sequence[str], log: Path, respawn: bool) -> None:
+    """Become ``command``, or its keeper; never returns."""
+    code = 127
     try:
         os.chdir("/")
         os.umask(0o022)
@@ -115,24 +119,60 @@ def run(command: Sequence[str], log: Path) -> None:
         # Whoever starts us may ignore signals (nohup); the program shall have the usual ones.
         for number in (signal.SIGHUP, signal.SIGINT, signal.SIGPIPE, signal.SIGTERM):
             signal.signal(number, signal.SIG_DFL)
-        os.execvp(command[0], list(command))
+        if respawn:
+            code = keep(command)
+        else:
+            os.execvp(command[0], list(command))
     except OSError as error:
         os.write(2, f"{command[0]}: {error}\n".encode())
     finally:
-        os._exit(127)
+        os._exit(code)
 
 
-def start(pid_file: Path, log: Path, command: Sequence[str], wanted: str) -> int:
+def keep(command: Sequence[str]) -> int:
+    """Run ``command`` again and again until SIGTERM; exit status when it does not even start."""
+    process: subprocess.Popen[bytes] | None = None
+    ended = False
+
+    def end(_number: int, _frame: Any) -> None:
+        nonlocal ended
+        ended = True
+        if process is not None:
+            process.terminate()
+
+    signal.signal(signal.SIGTERM, end)
+    first = True
+    while True:
+        began = time.monotonic()
+        process = subprocess.Popen(command, preexec_fn=die_with_parent)
+        # The signal may have come while there was nothing to pass it on to.
+        if ended:
+            process.terminate()
+        code = process.wait()
+        short = time.monotonic() - began < STARTED_AFTER_SECONDS
+        if ended or (first and short and code != 0):
+            return 0 if ended else code
+        first = False
+        if short:
+            time.sleep(1.0)
+
+
+def die_with_parent() -> None:
+    """PR_SET_PDEATHSIG: without its keeper the program would be nobody's."""
+    ctypes.CDLL(None).prctl(1, signal.SIGTERM)
+
+
+def start(pid_file: Path, log: Path, command: Sequence[str], wanted: str, respawn: bool) -> int:
     """Start ``command``; its pid, once it has lived for a moment."""
     # Where the program's words begin: what an earlier one wrote is not its fault.
     offset = log.stat().st_size if log.exists() else 0
-    pid = spawn(command, log)
+    pid = spawn(command, log, respawn)
     ticks = start_ticks(pid)
     write_pid_file(
         pid_file,
         {"pid": pid, "start_ticks": ticks, "boot_id": boot_id(), "fingerprint": wanted},
     )
-    until = time.monotonic() + STARTED_AFTER_SECONDS
+    until = time.monotonic() + 2 * STARTED_AFTER_SECONDS
     while ticks is not None and time.monotonic() < until:
         time.sleep(0.05)
         if start_ticks(pid) != ticks:
@@ -170,6 +210,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("verb", choices=["start", "stop"])
     parser.add_argument("--pid-file", type=Path, required=True)
     parser.add_argument("--log", type=Path, help="file that gets the program's output")
+    parser.add_argument("--respawn", action="store_true", help="start it again when it ends")
     parser.add_argument("--fingerprint-file", type=Path, action="append", default=[])
     parser.add_argument("--timeout-seconds", type=float, default=5.0, help="patience of stop")
     parser.add_argument("--plan", action="store_true", help="say what would be done")
@@ -184,7 +225,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if options.verb == "start":
             if not command or options.log is None:
                 parser.error("start needs --log and a command")
-            wanted = fingerprint(command, options.fingerprint_file)
+            wanted = fingerprint([str(options.respawn), *command], options.fingerprint_file)
             if known is None or known["fingerprint"] != wanted:
                 action = "restart" if known else "start"
         elif known:
@@ -194,7 +235,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 stop(known, options.timeout_seconds)
                 pid = None
             if action in ("start", "restart"):
-                pid = start(options.pid_file, options.log, command, wanted)
+                pid = start(options.pid_file, options.log, command, wanted, options.respawn)
             elif options.verb == "stop":
                 options.pid_file.unlink(missing_ok=True)
     except (KeepError, OSError) as error:
