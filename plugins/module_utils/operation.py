@@ -42,7 +42,7 @@ _OPERATION_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
 _STATUS_INTERVAL_SECONDS = 1.0
 _NOTICE_TIMEOUT_SECONDS = 5.0
-_REQUEST_WAIT_SECONDS = 5.0
+_START_SECONDS = 5.0
 
 Json = dict[str, Any]
 
@@ -189,7 +189,9 @@ def start(
     lock = os.open(os.path.join(directory, "lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         locked = _try_lock(lock)
-        request = _read_request(directory, wait=not locked)
+        # Whoever holds the lock may be about to write what is read here.
+        patience = 0.0 if locked else _START_SECONDS
+        request = _await_json(os.path.join(directory, "request.json"), patience)
         if request is not None and request["digest"] != digest:
             raise Fault(
                 "OPERATION_ID_REUSED",
@@ -202,6 +204,7 @@ def start(
         if result is not None:
             return _describe(directory, operation_id, label, "finished", True, result)
         if not locked:
+            _await_json(os.path.join(directory, "status.json"), patience)
             return _describe(directory, operation_id, label, "running", True)
         if request is not None and os.path.exists(os.path.join(directory, "status.json")):
             raise Fault(
@@ -387,14 +390,13 @@ def _try_lock(descriptor: int) -> bool:
     return True
 
 
-def _read_request(directory: str, wait: bool) -> Json | None:
-    """The request, awaited for a moment when somebody else holds the lock and is writing it."""
-    path = os.path.join(directory, "request.json")
-    end = time.monotonic() + (_REQUEST_WAIT_SECONDS if wait else 0.0)
+def _await_json(path: str, patience_seconds: float) -> Json | None:
+    """The file's content, awaited for a moment when somebody else is writing it."""
+    end = time.monotonic() + patience_seconds
     while True:
-        request = _read_json(path)
-        if request is not None or time.monotonic() >= end:
-            return request
+        content = _read_json(path)
+        if content is not None or time.monotonic() >= end:
+            return content
         time.sleep(0.05)
 
 
