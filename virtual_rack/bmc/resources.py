@@ -374,12 +374,8 @@ def system(context: Context) -> JsonObject | None:
             "CoreCount": hardware.cpu.cores,
             "LogicalProcessorCount": hardware.cpu.threads,
             "Model": hardware.cpu.model,
-            "Status": HEALTHY,
         },
-        "MemorySummary": {
-            "TotalSystemMemoryGiB": hardware.memory_bytes / 2**30,
-            "Status": HEALTHY,
-        },
+        "MemorySummary": {"TotalSystemMemoryGiB": hardware.memory_bytes / 2**30},
         "Processors": link(f"{path}/Processors"),
         "Memory": link(f"{path}/Memory"),
         "EthernetInterfaces": link(f"{path}/EthernetInterfaces"),
@@ -559,7 +555,6 @@ def memory(context: Context) -> JsonObject | None:
     return {
         "Id": "DIMM0",
         "Name": "DIMM 0",
-        "DeviceLocator": "DIMM 0",
         "MemoryType": "DRAM",
         "CapacityMiB": context.bmc.hardware.memory_bytes // 2**20,
         "Status": HEALTHY,

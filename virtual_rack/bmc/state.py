@@ -306,8 +306,8 @@ class Bmc:
             is_on = self.machine.power_state() == "on"
             if not is_on and action in _NEEDS_POWER:
                 raise MachineIsOffError
-            if action is not PowerAction.GRACEFUL_OFF or is_on:
-                self._start_after_shutdown = False
+            # Whatever was asked for last counts: it calls off a graceful restart under way.
+            self._start_after_shutdown = False
             if action is PowerAction.ON or (action is PowerAction.PUSH_BUTTON and not is_on):
                 if is_on:
                     return None

@@ -124,15 +124,20 @@ class Console:
         assert self.ask(0x06, 0x3B, bytes([privilege])).data == bytes([privilege])
 
     def packet(
-        self, inner: bytes, sequence: int | None = None, encrypted: bool = True, tag: int = 0
+        self,
+        inner: bytes,
+        sequence: int | None = None,
+        encrypted: bool = True,
+        tag: int = 0,
+        padded: bytes = b"",
     ) -> bytes:
-        """A packet of the session, with the next sequence number unless another is given."""
+        """A packet of the session, as it must be unless something else is given."""
         if sequence is None:
             self.sequence += 1
             sequence = self.sequence
         initial = os.urandom(16)
         fill = -(len(inner) + 1) % 16
-        padded = inner + bytes(range(1, fill + 1)) + bytes([fill])
+        padded = padded or inner + bytes(range(1, fill + 1)) + bytes([fill])
         cipher = Cipher(algorithms.AES(self.encryption_key), modes.CBC(initial)).encryptor()
         payload = initial + cipher.update(padded) + cipher.finalize() if encrypted else inner
         kind = 0xC0 if encrypted else 0x40

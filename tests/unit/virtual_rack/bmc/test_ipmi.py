@@ -199,6 +199,17 @@ def test_a_tampered_packet_has_no_effect(light: LightBmc, console: Console) -> N
     assert console.ask(*POWER, b"\x01").code == 0
 
 
+@pytest.mark.parametrize("end", [b"\x00\x01", b"\x02\x02", b"\x10\x10", b"\xff\xff"])
+def test_padding_that_is_not_as_it_must_be_has_no_effect(
+    light: LightBmc, console: Console, end: bytes
+) -> None:
+    command = message(*POWER, b"\x01", 9)
+    padded = command + bytes(-(len(command) + len(end)) % 16) + end
+    assert console.send(console.packet(command, padded=padded)) is None
+    assert dropped(light) == ["cannot be decrypted"]
+    assert light.power_effects() == []
+
+
 def test_a_command_outside_a_session_is_refused(light: LightBmc, server: IpmiServer) -> None:
     answer = server.handle(plain(0, message(*POWER, b"\x01")), "127.0.0.1:7")
     assert answer is not None
