@@ -83,7 +83,7 @@ options:
   timeout_seconds:
     description: How long the receiver may take to follow.
     type: int
-    default: 15
+    default: 10
 attributes:
   check_mode:
     support: full
@@ -186,7 +186,7 @@ ARGUMENTS = {
         },
     },
     "window_state": {"type": "str", "choices": ["open", "renewed", "closed"]},
-    "timeout_seconds": {"type": "int", "default": 15},
+    "timeout_seconds": {"type": "int", "default": 10},
 }
 
 

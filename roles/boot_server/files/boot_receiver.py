@@ -61,6 +61,7 @@ SCAN_SECONDS = 0.2
 SCAN_AGAIN_SECONDS = 1.0
 RESTART_PATIENCE_SECONDS = 5.0
 
+_LINK_ADDRESS = re.compile(r"[0-9A-Fa-f]{2}(?:[:-][0-9A-Fa-f]{2}){0,31}")
 _MAC = re.compile(r"[0-9a-f]{2}(?::[0-9a-f]{2}){5}")
 _NODE = re.compile(r"(?=.{1,253}\Z)[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?"
                    r"(?:\.[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?)*", re.IGNORECASE)  # fmt: skip
@@ -206,12 +207,14 @@ class CheckIn:
         token = _text(body, "token", _TOKEN, "the token of the kernel command line")
         macs = []
         for item in _strings(body, "macs"):
-            mac = normal_mac(item)
-            if mac is None:
+            if not _LINK_ADDRESS.fullmatch(item):
                 raise invalid(f"macs holds {item[:40]!r}, which is no MAC address")
-            macs.append(mac)
+            mac = normal_mac(item)
+            # InfiniBand has longer ones, and some ports have none: they are no cards to boot from.
+            if mac is not None:
+                macs.append(mac)
         if not macs:
-            raise invalid("macs is empty: a machine that booted from the network has a card")
+            raise invalid("macs names no card: a machine that booted from the network has one")
         uuid = body.get("product_uuid")
         if not isinstance(uuid, str | None):
             raise invalid("product_uuid must be a string or null")
