@@ -52,7 +52,7 @@ _ADDRESS_OF_FILE = re.compile(r"https?://[!-~]+")
 _PUBLIC_KEY = re.compile(r"[a-z0-9@.-]+ [A-Za-z0-9+/]+={0,3}(?: [ -~]*)?")
 # iPXE takes these words for its own operators, and ${…} for a setting.
 _NOT_FOR_IPXE = re.compile(r"\$\{|(?:^|\s)(?:\|\||&&)(?:\s|$)")
-_GATE_POLL_SECONDS = 0.1
+_GATE_POLL_SECONDS = 0.05
 _EVENT_POLL_SECONDS = 0.5
 
 

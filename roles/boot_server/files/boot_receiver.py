@@ -56,7 +56,7 @@ LIST_MAX_ITEMS = 64
 EVENTS_KEPT = 20
 CONNECTIONS_MAX = 1024
 IDLE_SECONDS = 30
-SCAN_SECONDS = 0.2
+SCAN_SECONDS = 0.1
 # A second rename within one tick of the file system's clock leaves the folder's time as it was.
 SCAN_AGAIN_SECONDS = 1.0
 RESTART_PATIENCE_SECONDS = 5.0
@@ -75,13 +75,16 @@ _P256_SPKI_PREFIX = bytes.fromhex("3059301306072a8648ce3d020106082a8648ce3d03010
 
 
 class Refused(Exception):  # noqa: N818
-    """An answer other than the one asked for: HTTP status, fault code, and what to tell."""
+    """An answer other than the one asked for: HTTP status, fault code, what to tell, headers."""
 
-    def __init__(self, status: HTTPStatus, code: str, message: str) -> None:
+    def __init__(
+        self, status: HTTPStatus, code: str, message: str, headers: Mapping[str, str] | None = None
+    ) -> None:
         super().__init__(f"{code}: {message}")
         self.status = status
         self.code = code
         self.message = message
+        self.headers = headers or {}
 
 
 def invalid(message: str) -> Refused:
@@ -922,7 +925,10 @@ def parse_range(header: str | None, size: int) -> tuple[int, int] | None:
         unsatisfiable = first >= size
     if unsatisfiable:
         raise Refused(
-            HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE, "RANGE_INVALID", f"it has {size} bytes"
+            HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE,
+            "RANGE_INVALID",
+            f"it has {size} bytes",
+            {"Content-Range": f"bytes */{size}"},
         )
     return first, last
 
@@ -975,15 +981,12 @@ class Handler(BaseHTTPRequestHandler):
             )
 
     def _refuse(self, refused: Refused) -> None:
-        headers = {}
-        if refused.status == HTTPStatus.METHOD_NOT_ALLOWED:
-            headers["Allow"] = self._allowed()
         if self.command not in ("GET", "HEAD"):
             # What was not read of a body would be taken for the next request.
             self.close_connection = True
         body = {"fault": {"code": refused.code, "message": refused.message}}
         with contextlib.suppress(OSError):
-            self._send(refused.status, to_json(body), "application/json", headers)
+            self._send(refused.status, to_json(body), "application/json", refused.headers)
 
     def _get(self) -> None:
         receiver = self.server.receiver
@@ -1021,7 +1024,10 @@ class Handler(BaseHTTPRequestHandler):
         allowed = self._allowed()
         if allowed and self.command not in allowed.split(", "):
             raise Refused(
-                HTTPStatus.METHOD_NOT_ALLOWED, "METHOD_NOT_ALLOWED", f"this path takes {allowed}"
+                HTTPStatus.METHOD_NOT_ALLOWED,
+                "METHOD_NOT_ALLOWED",
+                f"this path takes {allowed}",
+                {"Allow": allowed},
             )
         raise Refused(HTTPStatus.NOT_FOUND, "PATH_UNKNOWN", "this path is not part of the protocol")
 
