@@ -93,7 +93,14 @@ class IpmiSession:
         deadline: Deadline,
     ) -> None:
         self._where = f"{address} port {port}"
-        self._arguments = {"bmc": address, "port": port, "userid": username, "password": password}
+        self._arguments = {
+            "bmc": address,
+            "port": port,
+            # As bytes: pyghmi looks for a session by what it was given, and forgets it by what it
+            # encoded; with text the next session would be the dead one.
+            "userid": username.encode(),
+            "password": password.encode(),
+        }
         self._username = username
         self._levels = [privilege_level] if privilege_level else ["administrator", "operator"]
         self._suites = [Suite17, Suite3]

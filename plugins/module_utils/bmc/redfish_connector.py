@@ -140,6 +140,7 @@ class RedfishConnector:
         A BMC without sessions gets Basic authentication, which its first answer then judges.
         """
         self._forget_token()
+        self._sessions_path = sessions_path
         credentials = {"UserName": self._target.username, "Password": self._target.password}
         with shielded():
             response = self._send("POST", sessions_path, credentials, read_seconds=_LOGIN_SECONDS)
@@ -155,7 +156,6 @@ class RedfishConnector:
                 with contextlib.suppress(ValueError, AttributeError):
                     location = response.json().get("@odata.id")
             self._session_uri = location
-            self._sessions_path = sessions_path
             if not token:
                 raise Fault(
                     "BMC_ANSWER_MALFORMED",
@@ -238,9 +238,10 @@ class RedfishConnector:
         read_seconds: float = _READ_SECONDS,
     ) -> requests.Response:
         changing = method != "GET"
+        is_login = method == "POST" and path == self._sessions_path
         url = self._url(path)
         for _redirect in range(_REDIRECTS + 1):
-            if changing:
+            if changing and not is_login:
                 self._wait_turn()
             self._deadline.check(f"an answer to {method} {url}")
             left = max(self._deadline.remaining(), 0.1)
@@ -261,6 +262,9 @@ class RedfishConnector:
                 raise Fault(
                     "INVALID_INPUT", wanted="a readable file as ca_path", found=str(error)
                 ) from error
+            # A BMC may close the connection as it was asked to and not say so in its answer. The
+            # next request, a reset perhaps, would then be lost on a connection that is dead.
+            self._session.close()
             if changing or response.status_code not in (301, 302, 307, 308):
                 break
             url = self._url(response.headers.get("Location", ""))
@@ -330,7 +334,8 @@ class RedfishConnector:
         monitor = response.headers.get("Location") or _json_of(response).get("@odata.id")
         while monitor:
             self._deadline.check(f"the end of the task {monitor}")
-            self._deadline.sleep(min(max(retry_after(response) or 1.0, 0.2), 30.0))
+            asked = retry_after(response)
+            self._deadline.sleep(min(max(1.0 if asked is None else asked, 0.2), 30.0))
             response = self._repeat_after_login("GET", monitor)
             if response.status_code in _SETTLING or response.status_code == 202:
                 state = _json_of(response).get("TaskState")
