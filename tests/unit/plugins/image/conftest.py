@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import random
 import socket
 import ssl
 import subprocess
@@ -14,15 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from ansible_collections.barewright.metal.plugins.module_utils import gpt
 from ansible_collections.barewright.metal.tests.unit.plugins.image.rig import (
     COMPRESS,
-    DISK_BYTES,
-    MIB,
     Server,
     make_image,
-    new_gpt,
-    write_table,
+    make_used_disk,
 )
 
 
@@ -74,11 +69,4 @@ def compressed(raw_image: bytes) -> dict[str, bytes]:
 
 @pytest.fixture
 def disk(tmp_path: Path) -> Path:
-    """A used disk: noise everywhere, under a valid partition table of its own."""
-    path = tmp_path / "disk"
-    content = bytearray(random.Random(7).randbytes(DISK_BYTES))
-    table = new_gpt(DISK_BYTES, 512)
-    table.add(4 * MIB, gpt.BASIC_DATA_GUID, "old")
-    write_table(content, table)
-    path.write_bytes(content)
-    return path
+    return make_used_disk(tmp_path / "disk")

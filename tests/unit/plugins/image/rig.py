@@ -36,6 +36,7 @@ class Manners:
         self.promised: int | None = None
         self.stop_after: int | None = None
         self.stall_after: int | None = None
+        self.pause_seconds = 0.0
         self.chunked = False
         self.location: str | None = None
         self.encoding: str | None = None
@@ -82,6 +83,7 @@ class Server:
                     if manners.stall_after is not None and start >= manners.stall_after:
                         manners.released.wait(30)
                         return
+                    time.sleep(manners.pause_seconds)
                     if manners.chunked:
                         piece = b"%x\r\n%s\r\n" % (len(piece), piece)
                     self.wfile.write(piece)
@@ -167,6 +169,16 @@ def _run(command: list[str], content: bytes) -> bytes:
 
 
 DISK_BYTES = 24 * MIB
+
+
+def make_used_disk(path: Path) -> Path:
+    """A used disk: noise everywhere, under a valid partition table of its own."""
+    content = bytearray(random.Random(7).randbytes(DISK_BYTES))
+    table = new_gpt(DISK_BYTES, 512)
+    table.add(4 * MIB, gpt.BASIC_DATA_GUID, "old")
+    write_table(content, table)
+    path.write_bytes(content)
+    return path
 
 
 def sha256(content: bytes) -> str:
