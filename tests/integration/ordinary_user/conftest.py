@@ -66,6 +66,7 @@ class OrdinaryUser:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
+            timeout=120,
             check=False,
         )
         if check:
