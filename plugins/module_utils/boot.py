@@ -49,7 +49,7 @@ _MAC = re.compile(r"[0-9a-f]{2}(?::[0-9a-f]{2}){5}")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _FILE = re.compile(r"(?:[A-Za-z0-9_+-][A-Za-z0-9._+-]*/)*[A-Za-z0-9_+-][A-Za-z0-9._+-]*")
 _ADDRESS_OF_FILE = re.compile(r"https?://[!-~]+")
-_PUBLIC_KEY = re.compile(r"[a-z0-9@.-]+ [A-Za-z0-9+/]+={0,3}(?: [ -~]*)?")
+_PUBLIC_KEY = re.compile(r"(?:ssh|sk|ecdsa)-[a-z0-9@.-]+ [A-Za-z0-9+/]+={0,3}(?: [ -~]*)?")
 # iPXE takes these words for its own operators, and ${…} for a setting.
 _NOT_FOR_IPXE = re.compile(r"\$\{|(?:^|\s)(?:\|\||&&)(?:\s|$)")
 _GATE_POLL_SECONDS = 0.05
@@ -243,7 +243,7 @@ def plan(
     entry = dict(current) if current else None
     if entry is None:
         if request.macs is None:
-            if request.window_state in (None, "closed") and request.rejoin_token_sha256 is None:
+            if request.window_state == "closed" and not request.rejoin_token_sha256:
                 return None
             raise Fault(
                 "INVALID_INPUT",
