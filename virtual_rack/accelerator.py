@@ -18,7 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from virtual_rack.programs import QEMU
+from virtual_rack.process import boot_id
+from virtual_rack.programs import QEMU, find
 
 KVM_DEVICE = Path("/dev/kvm")
 PROBE_LIMIT_SECONDS = 6.0
@@ -77,7 +78,18 @@ def probe(limit_seconds: float = PROBE_LIMIT_SECONDS) -> Accelerator:
 
 
 def _run_probe(image: Path, limit_seconds: float) -> Accelerator:
-    argv = [QEMU, "-accel", "kvm", "-machine", "q35", "-cpu", "host", "-m", "64", "-nodefaults"]
+    argv = [
+        find(QEMU),
+        "-accel",
+        "kvm",
+        "-machine",
+        "q35",
+        "-cpu",
+        "host",
+        "-m",
+        "64",
+        "-nodefaults",
+    ]
     argv += ["-no-user-config", "-display", "none", "-vga", "none"]
     argv += ["-device", "isa-debug-exit,iobase=0xf4,iosize=1"]
     argv += ["-drive", f"if=none,id=probe,format=raw,readonly=on,file={image}"]
@@ -98,26 +110,40 @@ def _run_probe(image: Path, limit_seconds: float) -> Accelerator:
     return Accelerator("kvm", "a guest ran under KVM")
 
 
-def choose(cache: Path) -> Accelerator:
-    """The accelerator of this computer: from the cache file if that is of this boot, or probed."""
-    boot_id = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+def choose(cache: Path, *, shared_cache: Path | None = None) -> Accelerator:
+    """The accelerator of this computer: as one of the files knows it of this boot, or probed.
+
+    `cache`, the file of one rack, holds it afterwards; so does `shared_cache`, which other racks of
+    the same user look into, if it can be written.
+    """
     # Another user may open the device, or not.
-    key = {"boot_id": boot_id, "uid": os.getuid()}
-    try:
-        cached = json.loads(cache.read_text(encoding="utf-8"))
-        if cached["key"] == key:
-            return Accelerator(cached["name"], cached["reason"])
-    except (OSError, ValueError, KeyError, TypeError):
-        pass  # No cache, or one that says nothing: the probe says it anew.
-    accelerator = probe()
-    cache.write_text(
-        json.dumps({"key": key, "name": accelerator.name, "reason": accelerator.reason}) + "\n",
-        encoding="utf-8",
-    )
+    key = {"boot_id": boot_id(), "uid": os.getuid()}
+    caches = [cache] if shared_cache is None else [cache, shared_cache]
+    accelerator = next(filter(None, (_known(file, key) for file in caches)), None) or probe()
+    text = json.dumps({"key": key, "name": accelerator.name, "reason": accelerator.reason}) + "\n"
+    cache.write_text(text, encoding="utf-8")
+    if shared_cache is not None:
+        with contextlib.suppress(OSError):
+            shared_cache.parent.mkdir(parents=True, exist_ok=True)
+            shared_cache.write_text(text, encoding="utf-8")
     return accelerator
+
+
+def shared_cache() -> Path:
+    """Where all racks of this user find what the probe found (XDG base directory specification)."""
+    base = os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()
+    return Path(base, "virtual_rack", "accelerator.json")
 
 
 def read(cache: Path) -> Accelerator:
     """The accelerator that `choose` has written for this rack."""
     cached = json.loads(cache.read_text(encoding="utf-8"))
     return Accelerator(cached["name"], cached["reason"])
+
+
+def _known(cache: Path, key: dict[str, object]) -> Accelerator | None:
+    try:
+        cached = json.loads(cache.read_text(encoding="utf-8"))
+        return Accelerator(cached["name"], cached["reason"]) if cached["key"] == key else None
+    except (OSError, ValueError, KeyError, TypeError):
+        return None  # There is none, or it says nothing: the probe says it anew.

@@ -14,16 +14,19 @@ from pathlib import Path
 
 
 def start_ticks(pid: int) -> int | None:
-    """When a process started, in clock ticks since this computer did; None when there is none.
+    """When a process started, in clock ticks since this computer did; None when it does not run.
 
-    Together with the number it means one process for ever, until the next boot of the computer.
+    Together with the number it means one process for ever, until the next boot of the computer. One
+    that has ended and only waits to be reaped runs no more.
     """
     try:
         stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except OSError:
         return None
-    # The second field is the name in parentheses, which may hold anything; starttime is the 22nd.
-    return int(stat.rpartition(")")[2].split()[19])
+    # The second field is the name in parentheses, which may hold anything; state is the third,
+    # starttime the 22nd.
+    fields = stat.rpartition(")")[2].split()
+    return None if fields[0] in "ZX" else int(fields[19])
 
 
 def boot_id() -> str:

@@ -186,7 +186,7 @@ class Rack:
         addresses = {server.name: server.bmc.address for server in self.spec.servers}
         tls.prepare(layout, self.spec.name, addresses)
         if self.spec.of_kind("machine"):
-            accelerator.choose(layout.accelerator)
+            accelerator.choose(layout.accelerator, shared_cache=accelerator.shared_cache())
 
     def _start_supervisor(self, lock: int, parent: int | None) -> None:
         ours, theirs = socket.socketpair()

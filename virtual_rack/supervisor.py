@@ -64,7 +64,7 @@ class Supervisor:
     def run(self) -> int:
         try:
             self._build()
-        except _StartError as error:
+        except (_StartError, OSError) as error:
             self._report({"error": str(error)})
             self._end_everything()
             return 1

@@ -16,7 +16,7 @@ import pytest
 
 from virtual_rack import accelerator, programs, tap
 from virtual_rack.network import advertisement
-from virtual_rack.process import ProcessIdentity
+from virtual_rack.process import ProcessIdentity, boot_id
 from virtual_rack.rack import Rack, RackError, create_disk
 from virtual_rack.spec import parse_spec
 
@@ -86,16 +86,21 @@ def test_a_disk_keeps_its_contents_until_its_size_changes(tmp_path: Path) -> Non
 
 
 def test_what_kvm_did_is_believed_for_one_boot_of_the_computer_only(tmp_path: Path) -> None:
-    cache = tmp_path / "accelerator.json"
-    first = accelerator.choose(cache)
-    assert accelerator.read(cache) == first
-    document = json.loads(cache.read_text(encoding="utf-8"))
-    document["reason"] = "from the cache"
-    cache.write_text(json.dumps(document), encoding="utf-8")
+    cache, shared = tmp_path / "rack.json", tmp_path / "shared" / "accelerator.json"
+    known = {"boot_id": boot_id(), "uid": os.getuid()}
+    document = {"key": known, "name": "tcg", "reason": "from the cache"}
+    shared.parent.mkdir()
+    shared.write_text(json.dumps(document), encoding="utf-8")
+    assert accelerator.choose(cache, shared_cache=shared).reason == "from the cache"
+    shared.unlink()
     assert accelerator.choose(cache).reason == "from the cache"
-    document["key"]["boot_id"] = "an earlier boot"
-    cache.write_text(json.dumps(document), encoding="utf-8")
-    assert accelerator.choose(cache) == first
+    assert accelerator.read(cache).reason == "from the cache"
+    document["key"] = known | {"boot_id": "an earlier boot"}
+    for file in (cache, shared):
+        file.write_text(json.dumps(document), encoding="utf-8")
+    found = accelerator.choose(cache, shared_cache=shared)
+    assert found.reason != "from the cache"
+    assert accelerator.read(cache) == accelerator.read(shared) == found
 
 
 def test_a_guest_that_does_not_end_in_time_is_killed_and_kvm_not_used() -> None:
