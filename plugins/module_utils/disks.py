@@ -267,7 +267,7 @@ def parse_udev(text: str | None) -> UdevEntry:
         if line.startswith("S:"):
             links.append(line[2:])
         elif line.startswith("E:") and "=" in line:
-            name, _, value = line[2:].partition("=")
+            name, value = line[2:].split("=", 1)
             properties.append((name, value))
     return UdevEntry(tuple(links), tuple(properties))
 

@@ -143,7 +143,7 @@ def read_permanent_addresses() -> dict[str, str]:
             while True:
                 part = link.recv(1 << 18)
                 answer += part
-                kinds = [kind for kind, _ in _netlink_messages(part)]
+                kinds = [kind for kind, _payload in _netlink_messages(part)]
                 if not kinds or _NLMSG_DONE in kinds or _NLMSG_ERROR in kinds:
                     break
     except OSError:
@@ -186,13 +186,13 @@ def parse_pci_names(content: str, wanted: Iterable[tuple[str, str]]) -> dict[tup
     ``wanted`` holds (vendor, device) as four hex digits each; only their names are looked for.
     """
     devices = set(wanted)
-    vendors = {vendor for vendor, _ in devices}
+    vendors = {vendor for vendor, _device in devices}
     names: dict[tuple[str, str], str] = {}
     vendor = ""
     for line in content.splitlines():
         if line.startswith("C "):
             break  # from here on classes, in the same form
-        number, _, name = line.strip().partition("  ")
+        number, _blank, name = line.strip().partition("  ")
         if line.startswith(("\t\t", "#")) or not name:
             continue
         if not line.startswith("\t"):
@@ -281,7 +281,7 @@ def _read_gpus(files: MachineFiles) -> list[Json]:
         return []
     tables = (files.read_bytes(name) for name in _PCI_NAMES)
     table = next((table for table in tables if table), b"").decode("utf-8", "replace")
-    names = parse_pci_names(table, ((vendor, device) for _, vendor, device in found))
+    names = parse_pci_names(table, ((vendor, device) for _address, vendor, device in found))
     return [
         {
             "vendor": names.get((vendor, ""), f"0x{vendor}"),

@@ -160,7 +160,7 @@ class SanitizeLog:
         """From the log page; None when it is shorter than its fields."""
         if len(data) < 20:
             return None
-        progress, status, _, *seconds = struct.unpack_from("<HHIIII", data)
+        progress, status, _command, *seconds = struct.unpack_from("<HHIIII", data)
         overwrite, block, crypto = (None if value == 0xFFFFFFFF else value for value in seconds)
         return cls(status & 7, progress / 65536, overwrite, block, crypto)
 

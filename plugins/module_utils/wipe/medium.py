@@ -117,7 +117,7 @@ class Medium:
 
         Nothing of the erase hangs on it: a plain file has none, and udev may be looking into one.
         """
-        for _ in range(_REREAD_TRIES):
+        for _try in range(_REREAD_TRIES):
             try:
                 fcntl.ioctl(self._descriptor, _BLKRRPART)
             except OSError as error:

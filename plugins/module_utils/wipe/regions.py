@@ -169,7 +169,7 @@ def _table_borders(medium: Medium, size: int, sector: int, block: int) -> set[in
         medium, size, sector, header.entries * block, header.entry_count * header.entry_bytes
     )
     for number in range(len(table) // header.entry_bytes):
-        kind, _, first, last = struct.unpack_from("<16s16sQQ", table, number * header.entry_bytes)
+        kind, first, last = struct.unpack_from("<16s16xQQ", table, number * header.entry_bytes)
         if any(kind):
             borders |= {first * block, (last + 1) * block}
     return {border for border in borders if border <= size}

@@ -293,7 +293,7 @@ def _wipe_metadata(track: _Track, method: Method, tools: Tools) -> None:
     track.allow(_SHORT_WORK_SECONDS)
     with Medium(disk) as medium:
         signatures = read_signatures(disk, tools)
-        regions = metadata_regions(disk, medium, [offset for _, offset in signatures])
+        regions = metadata_regions(disk, medium, [offset for _kind, offset in signatures])
         for region in regions:
             medium.overwrite(region.offset, region.length)
         medium.flush()
@@ -306,7 +306,9 @@ def _wipe_metadata(track: _Track, method: Method, tools: Tools) -> None:
     require_passed(verdict)
     left = read_signatures(replace(disk, partitions=()), tools)
     if left:
-        raise DiskRefused("NOT_VERIFIED", f"signatures left: {', '.join(kind for kind, _ in left)}")
+        raise DiskRefused(
+            "NOT_VERIFIED", f"signatures left: {', '.join(kind for kind, _offset in left)}"
+        )
     track.change(lambda entry: note_success(entry, method, row, tools), settle=True)
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from ansible_collections.barewright.metal.plugins.module_utils.disks import Disk, read_disk
+from ansible_collections.barewright.metal.plugins.module_utils.wipe.tools import SEARCH_PATH
 
 MIB = 1 << 20
 
@@ -42,6 +43,12 @@ def fill_with_data(path: Path, size_bytes: int) -> None:
         for number in range(-(-size_bytes // MIB)):
             stream.write(number.to_bytes(8, "big") + block[8:])
         stream.truncate(size_bytes)
+
+
+@pytest.fixture(autouse=True)
+def system_tools(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Find sgdisk, mke2fs and losetup as an ordinary user, too."""
+    monkeypatch.setenv("PATH", f"{os.environ['PATH']}:{SEARCH_PATH}")
 
 
 @pytest.fixture

@@ -62,6 +62,32 @@ def test_nvme_methods_come_from_the_capability_bits():
     ]
 
 
+def recorded_qemu_controller() -> bytes:
+    """Identify Controller of QEMU 7.2's nvme, recorded on a booted ramdisk; the rest is zero."""
+    data = bytearray(4096)
+    for offset, content in {
+        0: b"\x36\x1b\xf4\x1aNVME-SN".ljust(24) + b"QEMU NVMe Ctrl".ljust(40) + b"7.2.22  ",
+        72: bytes.fromhex("0600545202070000000401"),
+        256: bytes.fromhex("0a0103030307"),
+        512: bytes.fromhex("66440000000100005d0100000007"),
+        534: bytes.fromhex("030001"),
+    }.items():
+        data[offset : offset + len(content)] = content
+    return bytes(data)
+
+
+def test_the_nvme_disk_of_qemu_offers_format_and_no_sanitize():
+    controller = NvmeController.parse(recorded_qemu_controller())
+    assert controller == NvmeController(
+        sanitize_crypto=False,
+        sanitize_block=False,
+        sanitize_overwrite=False,
+        format=True,
+        format_crypto=False,
+        namespace_management=True,
+    )
+
+
 def test_ata_methods_come_from_identify_device():
     def purge(**words):
         ata = AtaFeatures.parse(identify_device(**words))
