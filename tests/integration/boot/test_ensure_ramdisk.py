@@ -189,7 +189,7 @@ def test_boot_server_that_is_down_costs_no_running_machine(tmp_path: Path) -> No
         site = Site(tmp_path, receiver)
     with light_bmcs(1) as (alpha,):
         alpha.machine.power_on()
-        site.add("alpha", alpha)
+        site.add("alpha", alpha, ensure_ramdisk_gate_timeout_seconds=1)
         assert site.run()["alpha"]["fault"]["code"] == "BOOT_SERVER_DOWN"
         assert alpha.machine.power_state() == "on"
 
