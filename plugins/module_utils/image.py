@@ -46,7 +46,7 @@ _MAGIC = {
 }
 
 Json = dict[str, Any]
-Report = Callable[[int, int | None, str], None]
+Report = Callable[[int, "int | None", str], None]
 """Called with bytes received, bytes expected if known, and a text."""
 
 

@@ -405,6 +405,7 @@ def _unxz(chunks: Iterator[bytes]) -> Iterator[bytes]:
             if raw:
                 yield raw
             data = b""
+            # pylint: disable=using-constant-test  # it takes a C type's attributes for constants
             if decoder.eof:
                 data, decoder = decoder.unused_data, None
             elif decoder.needs_input:

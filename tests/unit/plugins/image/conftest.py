@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from ansible_collections.barewright.metal.tests.unit.plugins.image.rig import (
     COMPRESS,
@@ -19,6 +20,10 @@ from ansible_collections.barewright.metal.tests.unit.plugins.image.rig import (
     make_image,
     make_used_disk,
 )
+
+# A busy machine is not a slow function.
+settings.register_profile("barewright", deadline=None)
+settings.load_profile("barewright")
 
 
 @pytest.fixture

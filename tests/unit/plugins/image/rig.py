@@ -191,7 +191,10 @@ def loop_device(path: Path, *options: str) -> Iterator[str]:
     if os.geteuid() != 0 or not shutil.which("losetup"):
         pytest.skip("loop devices need root")
     made = subprocess.run(
-        ["losetup", "--find", "--show", *options, str(path)], capture_output=True, text=True
+        ["losetup", "--find", "--show", *options, str(path)],
+        capture_output=True,
+        text=True,
+        check=False,
     )
     if made.returncode != 0:
         pytest.skip(f"no loop device to be had: {made.stderr.strip()}")
@@ -201,12 +204,19 @@ def loop_device(path: Path, *options: str) -> Iterator[str]:
     finally:
         # udev, where it runs, looks at a device after each change.
         for _attempt in range(50):
-            if subprocess.run(["losetup", "--detach", device], capture_output=True).returncode == 0:
+            if (
+                subprocess.run(
+                    ["losetup", "--detach", device], capture_output=True, check=False
+                ).returncode
+                == 0
+            ):
                 break
             time.sleep(0.1)
 
 
 def sgdisk_problems(path: object) -> str:
     """What an independent judge says about the partition table."""
-    done = subprocess.run(["sgdisk", "--verify", str(path)], capture_output=True, text=True)
+    done = subprocess.run(
+        ["sgdisk", "--verify", str(path)], capture_output=True, text=True, check=False
+    )
     return "" if "No problems found" in done.stdout else done.stdout + done.stderr
