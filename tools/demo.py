@@ -71,7 +71,7 @@ def run_demo(clock: Clock) -> None:
     site = Site(marker)
     with clock.phase("start the rack"):
         say("starting a rack of two servers, and its boot server")
-        rack("up", "--spec", str(SPEC), "--parent-pid", str(os.getpid()))
+        rack("up", str(SPEC), "--parent-pid", str(os.getpid()))
         site.run("demo/boot_server.yml")
     for job in JOBS:
         with clock.phase(job):
