@@ -178,7 +178,7 @@ def _set_boot_flags(context: CommandContext, flags: bytes) -> str | None:
         raise CommandError(INVALID_FIELD)
     device = BOOT_DEVICES[number]
     if not valid or device is None:
-        return context.bmc.set_boot(None, "disabled", context.bmc.boot_settings().mode)
+        return context.bmc.set_boot(None, "disabled", context.bmc.hardware.firmware.mode)
     kept = persistent or context.boot_options.flag_clearing & _KEEP_FLAGS_AFTER_TIMEOUT
     return context.bmc.set_boot(
         device,

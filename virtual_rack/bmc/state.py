@@ -177,7 +177,7 @@ class Bmc:
             for number, (username, password, role) in enumerate(accounts, start=2)
         ]
         self._sessions = _Sessions()
-        self._settings = BootSettings(None, "disabled", self.hardware.firmware.mode)
+        self._settings = self._no_override()
         self._lock = threading.Lock()
         self._power_lock = threading.Lock()
         self._start_after_shutdown = False
@@ -255,6 +255,10 @@ class Bmc:
         with self._lock:
             return self._unexpired_settings()
 
+    def _no_override(self) -> BootSettings:
+        """What stays when an override is over: the mode was part of it."""
+        return BootSettings(None, "disabled", self.hardware.firmware.mode)
+
     def set_boot(
         self,
         device: BootDevice | None,
@@ -276,7 +280,7 @@ class Bmc:
     def _unexpired_settings(self) -> BootSettings:
         expires_at = self._settings.expires_at
         if expires_at is not None and time.monotonic() >= expires_at:
-            self._settings = BootSettings(None, "disabled", self._settings.mode)
+            self._settings = self._no_override()
         return self._settings
 
     def _choose_boot(self) -> BootOverride | None:
@@ -284,7 +288,7 @@ class Bmc:
         with self._lock:
             settings = self._unexpired_settings()
             if settings.persistence == "once":
-                self._settings = BootSettings(None, "disabled", settings.mode)
+                self._settings = self._no_override()
             elif settings.expires_at is not None:
                 self._settings = replace(settings, expires_at=None)
             if settings.persistence == "disabled" or settings.device is None:

@@ -26,6 +26,14 @@ def test_once_is_consumed_at_the_start_of_a_boot(light: LightBmc) -> None:
     assert boots(light) == ["boot: pxe uefi", "boot: configured order uefi"]
 
 
+def test_the_mode_of_an_override_ends_with_it(light: LightBmc) -> None:
+    light.bmc.set_boot("pxe", "once", "bios")
+    light.bmc.power(PowerAction.ON)
+    assert light.bmc.boot_settings().mode == "uefi"
+    light.bmc.set_boot("pxe", "once", "bios", lifetime_seconds=0.0)
+    assert light.bmc.boot_settings().mode == "uefi"
+
+
 def test_a_reset_by_the_operating_system_consumes_once_as_well(light: LightBmc) -> None:
     light.bmc.power(PowerAction.ON)
     light.bmc.set_boot("pxe", "once", "bios")
