@@ -102,7 +102,7 @@ class BootDriver(Protocol):
         """Those of ``BOOT_DEVICES`` that the BMC offers."""
 
     def boot_modes(self) -> tuple[FirmwareMode, ...]:
-        """The firmware modes that an override may name."""
+        """The firmware modes that an override may name; empty when the BMC does not say."""
 
     def boot_forms(self) -> tuple[BootForm, ...]:
         """In which forms to send an override, most promising first."""

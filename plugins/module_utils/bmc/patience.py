@@ -45,6 +45,11 @@ def patiently(deadline: Deadline, wanted: str, attempt: Callable[[], T], tries: 
             return attempt()
         except NotYet as refusal:
             last = refusal
+        except Fault as fault:
+            # The refusals before it say more than that time is over.
+            if last is None or fault.code != "DEADLINE_EXCEEDED":
+                raise
+            break
         if number == tries:
             break
         deadline.sleep(pause_after(last, interval))

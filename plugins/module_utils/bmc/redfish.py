@@ -77,6 +77,7 @@ class _SessionByConnector:
 
     def __init__(self) -> None:
         self._root: Any = None
+        self._actions: dict[PowerAction, str] | None = None
         self._connector: Any = None
 
     def set_context(self, root: Any, connector: Any) -> None:
@@ -104,6 +105,7 @@ class RedfishDriver:
         self._system: Any = None
         self._read_at = -_FRESH_SECONDS
         self._root: Any = None
+        self._actions: dict[PowerAction, str] | None = None
         self._connector = RedfishConnector(
             target, target.ports["redfish"], deadline, self._wait_turn
         )
@@ -150,7 +152,9 @@ class RedfishDriver:
         return _POWER_STATES.get(str(self._system.json.get("PowerState")), "unknown")
 
     def power_actions(self) -> Mapping[PowerAction, str]:
-        """From the ResetType values that the system advertises."""
+        """From the ResetType values that the system advertises (asked for once)."""
+        if self._actions is not None:
+            return self._actions
         with _translated():
             offered = {each.value for each in self._system.get_allowed_reset_system_values()}
         actions: dict[PowerAction, str] = {}
@@ -158,6 +162,7 @@ class RedfishDriver:
             name = next((name for name in names if name in offered), None)
             if name is not None:
                 actions[action] = name
+        self._actions = actions
         return actions
 
     def send_power_action(self, action: PowerAction) -> None:
@@ -196,11 +201,9 @@ class RedfishDriver:
         return tuple(device for device, target in _TARGETS.items() if target in offered)
 
     def boot_modes(self) -> tuple[FirmwareMode, ...]:
-        """From the values the system advertises; else the one it reports."""
+        """Those that the system advertises; empty when it does not say."""
         boot = self._system.json.get("Boot") or {}
-        values = boot.get("BootSourceOverrideMode@Redfish.AllowableValues")
-        if not isinstance(values, list):
-            values = [boot.get("BootSourceOverrideMode")]
+        values = boot.get("BootSourceOverrideMode@Redfish.AllowableValues") or []
         return tuple(_FIRMWARE_MODES[value] for value in values if value in _FIRMWARE_MODES)
 
     def boot_forms(self) -> tuple[BootForm, ...]:

@@ -146,6 +146,32 @@ def test_settings_go_where_the_resource_says(scripted: ScriptedBmc, opened: Open
     assert [each.path for each in scripted.sent("PATCH")] == [settings]
 
 
+def test_a_mode_that_is_not_advertised_is_not_refused(
+    scripted: ScriptedBmc, opened: Opener
+) -> None:
+    driver = opened()
+    assert driver.boot_modes() == ()
+    scripted.system["Boot"]["BootSourceOverrideMode@Redfish.AllowableValues"] = ["UEFI", "Legacy"]
+    scripted.script = lambda request: Answer(204) if request.method == "PATCH" else None
+    driver.set_boot_override(BootOverride("pxe", "once", None), "minimal")
+    driver.boot_override()
+    assert driver.boot_modes() == ("uefi", "bios")
+
+
+def test_actions_in_a_resource_of_their_own_are_read_once(
+    scripted: ScriptedBmc, opened: Opener
+) -> None:
+    action = scripted.system["Actions"]["#ComputerSystem.Reset"]
+    del action["ResetType@Redfish.AllowableValues"]
+    info = "/redfish/v1/Systems/1/ResetActionInfo"
+    action["@Redfish.ActionInfo"] = info
+    parameter = {"Name": "ResetType", "AllowableValues": ["On", "ForceOff"]}
+    scripted.resources[info] = {"Id": "ResetActionInfo", "Parameters": [parameter]}
+    driver = opened()
+    assert driver.power_actions() == driver.power_actions() == {"on": "On", "force_off": "ForceOff"}
+    assert [each.path for each in scripted.requests].count(info) == 1
+
+
 def test_a_target_left_over_from_a_former_override_is_none(
     scripted: ScriptedBmc, opened: Opener
 ) -> None:
