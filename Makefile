@@ -67,12 +67,12 @@ sanity: deps ## ansible-test sanity on a copy of the collection
 	@tools/ansible_test.sh sanity $(ARGS)
 
 .PHONY: units
-units: deps ## ansible-test units on a copy of the collection
+units: deps ## ansible-test units on a copy of the collection: tests/unit/plugins
 	@tools/ansible_test.sh units $(ARGS)
 
 .PHONY: unit
-unit: deps ## Tests of single parts
-	@$(PYTEST) tests/unit -n 2 -q $(ARGS)
+unit: deps ## Tests of single parts that are no plugins
+	@$(PYTEST) tests/unit --ignore tests/unit/plugins -n 2 -q $(ARGS)
 
 .PHONY: integration
 integration: deps ## Tests against real services and light machines

@@ -9,6 +9,8 @@ import os
 import sys
 from pathlib import Path
 
+from hypothesis import HealthCheck, settings
+
 ROOT = Path(__file__).resolve().parent.parent
 
 
@@ -35,3 +37,7 @@ if str(COLLECTIONS) not in sys.path:
 os.environ.setdefault("ANSIBLE_COLLECTIONS_PATH", str(COLLECTIONS))
 if (ROOT / "ansible.cfg").is_file():
     os.environ.setdefault("ANSIBLE_CONFIG", str(ROOT / "ansible.cfg"))
+
+# How long an example takes says more about who else is at work on the machine than about the code.
+settings.register_profile("house", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("house")
