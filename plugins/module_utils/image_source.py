@@ -16,7 +16,7 @@ import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, cast
 from urllib.parse import SplitResult, urljoin, urlsplit
 
 from .fault import Fault
@@ -428,12 +428,12 @@ def _unzstd(chunks: Iterator[bytes]) -> Iterator[bytes]:
         raise Fault(
             "TOOL_FAILED", wanted="the program zstd on the machine", found="none"
         ) from error
-    assert process.stdin is not None
-    assert process.stdout is not None
-    assert process.stderr is not None
+    stdin, stdout, stderr = (
+        cast(IO[bytes], pipe) for pipe in (process.stdin, process.stdout, process.stderr)
+    )
     source_errors: list[BaseException] = []
 
-    def feed(stdin: IO[bytes]) -> None:
+    def feed() -> None:
         try:
             with stdin:
                 for chunk in chunks:
@@ -443,19 +443,19 @@ def _unzstd(chunks: Iterator[bytes]) -> Iterator[bytes]:
         except BaseException as error:
             source_errors.append(error)
 
-    feeder = threading.Thread(target=feed, args=(process.stdin,), daemon=True)
+    feeder = threading.Thread(target=feed, daemon=True)
     feeder.start()
     try:
-        while raw := process.stdout.read(CHUNK_BYTES):
+        while raw := stdout.read(CHUNK_BYTES):
             yield raw
         feeder.join()
         if source_errors:
             raise source_errors[0]
-        complaint = process.stderr.read().decode("utf-8", "replace").strip()
+        complaint = stderr.read().decode("utf-8", "replace").strip()
         if process.wait() != 0:
             raise _corrupt("zstd", complaint or f"exit status {process.returncode}")
     finally:
         process.kill()
         process.wait()
-        process.stdout.close()
-        process.stderr.close()
+        stdout.close()
+        stderr.close()

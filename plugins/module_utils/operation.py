@@ -375,8 +375,10 @@ def _post_work_ended(url: str, node: str, operation_id: str) -> None:
         headers={"Content-Type": "application/json"},
         method="POST",
     )
+    # The boot server is on the provisioning network, where no proxy is asked for.
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
-        with urllib.request.urlopen(request, timeout=_NOTICE_TIMEOUT_SECONDS):
+        with opener.open(request, timeout=_NOTICE_TIMEOUT_SECONDS):
             pass
     except (OSError, ValueError) as error:
         os.write(2, f"work-ended notice not delivered: {error}\n".encode())

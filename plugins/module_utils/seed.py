@@ -272,7 +272,10 @@ def _user_data(request: SeedRequest, known: Secrets) -> Json:
     }
     merged = {"manage_etc_hosts": "localhost", **given, **ours}
     if request.rejoin is not None:
-        merged["write_files"] = [*given.get("write_files", []), *_rejoin_files(request, known)]
+        merged["write_files"] = [
+            *given.get("write_files", []),
+            *_rejoin_files(request.rejoin, request.instance_id, known),
+        ]
         merged["runcmd"] = [*given.get("runcmd", []), _START_REJOIN]
     return merged
 
@@ -286,13 +289,11 @@ _START_REJOIN = [
 ]
 
 
-def _rejoin_files(request: SeedRequest, known: Secrets) -> list[Json]:
-    rejoin = request.rejoin
-    assert rejoin is not None
+def _rejoin_files(rejoin: Rejoin, instance_id: str, known: Secrets) -> list[Json]:
     deploy = {
         "deploy_id": rejoin.deploy_id,
         "node": rejoin.node,
-        "instance_id": request.instance_id,
+        "instance_id": instance_id,
     }
     body = {
         "node": rejoin.node,
