@@ -14,14 +14,12 @@ import datetime
 import json
 import re
 import shutil
-import sys
 from pathlib import Path
 from typing import Any
 
-import barewright_images
 import yaml
 from barewright_images.errors import BuildFault, run_as_script, say
-from barewright_images.host import in_user_namespace, remove_tree, require_tools, run
+from barewright_images.host import remove_tree, require_tools, run, run_again_as_root
 from barewright_images.rootfs import ARCHIVE, PACKAGES, RootfsSpec, make_rootfs, overlay, unpack
 from barewright_images.store import build_once, digest_of, sha256_of
 
@@ -37,6 +35,17 @@ FIRST_MODULES = ["loop", "squashfs", "overlay"]
 # What the boot scripts call; they find these first.
 BUSYBOX_NAMES = ["cat", "dmesg", "head", "hostname", "ip", "mkdir", "mount", "sed", "setsid"]
 BUSYBOX_NAMES += ["sleep", "sync", "tail", "timeout", "tr", "udhcpc", "uname"]
+
+# Made here, as not every way to ship a collection keeps links.
+LINKS = {
+    "etc/mtab": "/proc/self/mounts",
+    "etc/resolv.conf": "/run/resolv.conf",
+    "usr/local/sbin/halt": "poweroff",
+    "usr/local/sbin/reboot": "poweroff",
+    "usr/local/sbin/shutdown": "poweroff",
+    "usr/sbin/init": "../bin/busybox",
+    "usr/sbin/udhcpc": "../bin/busybox",
+}
 
 # Level 15 takes two minutes instead of four seconds and saves 6 MB of 110.
 SQUASHFS_LEVEL = 4
@@ -154,12 +163,8 @@ def _complete(root: Path, options: dict[str, Any]) -> None:
         link = root / "usr/lib/barewright/bin" / name
         link.parent.mkdir(exist_ok=True)
         link.symlink_to("/usr/bin/busybox")
-    for name in ("init", "udhcpc"):
-        link = root / "usr/sbin" / name
-        link.unlink(missing_ok=True)
-        link.symlink_to("../bin/busybox")
-    for name, target in (("resolv.conf", "/run/resolv.conf"), ("mtab", "/proc/self/mounts")):
-        link = root / "etc" / name
+    for name, target in LINKS.items():
+        link = root / name
         link.unlink(missing_ok=True)
         link.symlink_to(target)
     with (root / "usr/lib/os-release").open("a", encoding="utf-8") as stream:
@@ -186,8 +191,7 @@ def _first_stage(
 def publish(work: Path, rootfs: Path, options: dict[str, Any]) -> None:
     """Assemble in a namespace where that is needed, then judge the result and describe it."""
     require_tools(TOOLS)
-    inner = [sys.executable, str(Path(__file__)), "assemble", str(work), str(rootfs)]
-    run([*in_user_namespace(inner), json.dumps(options)])
+    run_again_as_root([__file__, "assemble", str(work), str(rootfs), json.dumps(options)])
     packages = dict(line.split(" ", 1) for line in (rootfs / PACKAGES).read_text().splitlines())
     files = {
         name: {"sha256": sha256_of(work / name), "size_bytes": (work / name).stat().st_size}
@@ -251,7 +255,7 @@ def build() -> dict[str, Any]:
     decisive = ("dropped_modules", "dropped_paths", "command_line", "max_size_bytes")
     key = digest_of(
         [RECIPE, spec.key(), [options[name] for name in decisive]],
-        [HERE, Path(barewright_images.__file__).parent],
+        [HERE],
     )
     options["key"] = key
 

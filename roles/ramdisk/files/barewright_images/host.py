@@ -5,9 +5,11 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import shutil
 import subprocess
+import sys
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -73,12 +75,25 @@ def in_user_namespace(command: list[str]) -> list[str]:
     return ["unshare", "--map-root-user", "--map-auto", "--", *command]
 
 
-def run(command: list[str], *, data: bytes | None = None, cwd: Path | None = None) -> str:
+def run(command: list[str], *, data: bytes | None = None) -> str:
     """Run a tool; its output, or fault BUILD_FAILED with the last lines that it wrote."""
-    done = subprocess.run(command, input=data, cwd=cwd, capture_output=True, check=False)
+    done = subprocess.run(command, input=data, capture_output=True, check=False)
     if done.returncode:
         raise tool_failed(command[0], done.returncode, done.stderr or done.stdout)
     return done.stdout.decode(errors="replace")
+
+
+def run_again_as_root(arguments: list[str]) -> None:
+    """Run this script once more as root, or root of a namespace; its fault becomes ours."""
+    command = in_user_namespace([sys.executable, *arguments])
+    done = subprocess.run(command, capture_output=True, check=False)
+    if done.returncode == 0:
+        return
+    try:
+        fault = json.loads(done.stdout)["fault"]
+    except (ValueError, KeyError):
+        raise tool_failed(Path(arguments[0]).name, done.returncode, done.stderr) from None
+    raise BuildFault(**fault)
 
 
 def remove_tree(path: Path) -> None:

@@ -72,7 +72,7 @@ class RootfsSpec:
                 "BUILD_MIRROR_UNKNOWN",
                 wanted="a Debian mirror",
                 found="no source of a Debian release with component main in /etc/apt",
-                cure="name one with debian_rootfs_mirror",
+                cure="name one with ramdisk_mirror or image_build_mirror",
             )
         if self.security_mirror:
             return dataclasses.replace(chosen, security_uri=self.security_mirror)
@@ -118,7 +118,7 @@ def _debootstrap(spec: RootfsSpec, cache: Path, work: Path) -> None:
             "BUILD_KEYRING_MISSING",
             wanted=f"the archive keys in {spec.keyring}",
             found="no such file",
-            cure="apt-get install debian-archive-keyring, or set debian_rootfs_keyring",
+            cure="apt-get install debian-archive-keyring, or set ramdisk_keyring or image_build_keyring",
         )
     mirror = spec.chosen_mirror()
     archives = cache / "apt" / spec.suite

@@ -29,7 +29,7 @@ def digest_of(options: Any, trees: Iterable[Path]) -> str:
     digest = hashlib.sha256(json.dumps(options, sort_keys=True).encode())
     for tree in trees:
         for path in sorted(tree.rglob("*")):
-            if path.is_dir() or path.suffix == ".pyc":
+            if not path.is_file() or path.suffix == ".pyc":
                 continue
             executable = bool(path.stat().st_mode & 0o100)
             digest.update(f"\0{path.relative_to(tree)}\0{int(executable)}\0".encode())
