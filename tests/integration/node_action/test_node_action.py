@@ -42,9 +42,9 @@ def seed(**options):
     }
 
 
-def slowly(server):
+def slowly(server, seconds=5):
     """Make the stream last for seconds instead of milliseconds."""
-    server.manners.pause_seconds = 0.05
+    server.manners.pause_seconds = seconds / (len(server.manners.body) / 65536)
 
 
 def wait_for(condition, seconds=30.0):
@@ -102,7 +102,7 @@ def test_no_secret_is_shown_even_when_everything_is(machine, playbook, server):
 
 
 def test_progress_is_shown_while_the_image_is_written(machine, playbook, server):
-    slowly(server)
+    slowly(server, seconds=9)
     (result,) = playbook.results("image_stream", image(server))
     assert result["changed"]
     lines = [line for line in playbook.output.splitlines() if "image_stream: writing" in line]
