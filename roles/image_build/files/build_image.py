@@ -3,8 +3,8 @@
 # Copyright: Barewright contributors
 """Build an OS image: ``image.raw.zst`` and ``manifest.yml``.
 
-The role runs it with its options as JSON; it prints ``{changed, directory, manifest}``. The image is a
-GPT with an EFI system partition from which UEFI (systemd-boot) and BIOS (syslinux) start the same
+The role runs it with its options as JSON; it prints ``{changed, directory, manifest}``. The image
+is a GPT with an EFI system partition from which UEFI (systemd-boot) and BIOS (syslinux) start the same
 kernel, a small empty volume for the seed, and ext4. All of it is made in files, by tools that need
 neither loop devices nor mounts.
 """
@@ -112,7 +112,9 @@ def assemble(work: Path, rootfs: Path, options: dict[str, Any]) -> None:
         stream.truncate(partitions[-1].start_bytes + root_bytes + MIB)
     sector_bytes = options["sector_bytes"]
     _make_esp(image, partitions[0], esp, sector_bytes)
-    _make_vfat(image, partitions[1], "CIDATA", sector_bytes, fat_bits=12, cluster=4096 // sector_bytes)
+    _make_vfat(
+        image, partitions[1], "CIDATA", sector_bytes, fat_bits=12, cluster=4096 // sector_bytes
+    )
     _make_root(image, partitions[2], root)
     write_table(
         image,

@@ -3,8 +3,8 @@
 # Copyright: Barewright contributors
 """Build the ramdisk: ``vmlinuz``, ``initrd`` and ``manifest.yml``.
 
-The role runs it with its options as JSON; it prints ``{changed, directory, manifest}``. The initrd is
-an uncompressed cpio of busybox, three kernel modules and a squashfs that holds everything else.
+The role runs it with its options as JSON; it prints ``{changed, directory, manifest}``. The initrd
+is an uncompressed cpio of busybox, three kernel modules and a squashfs that holds everything else.
 """
 
 from __future__ import annotations
@@ -172,9 +172,7 @@ def _complete(root: Path, options: dict[str, Any]) -> None:
         stream.write(f"BUILD_ID={options['key']}\n")
 
 
-def _first_stage(
-    first: Path, root: Path, version: str, dependencies: dict[str, list[str]]
-) -> None:
+def _first_stage(first: Path, root: Path, version: str, dependencies: dict[str, list[str]]) -> None:
     """What the initrd holds beside the squashfs."""
     (first / "modules").mkdir(parents=True)
     (first / "bin").mkdir()
@@ -197,7 +195,7 @@ def publish(work: Path, rootfs: Path, options: dict[str, Any]) -> None:
         name: {"sha256": sha256_of(work / name), "size_bytes": (work / name).stat().st_size}
         for name in ("vmlinuz", "initrd")
     }
-    size_bytes = sum(file["size_bytes"] for file in files.values())
+    size_bytes = sum((work / name).stat().st_size for name in files)
     if size_bytes > options["max_size_bytes"]:
         raise BuildFault(
             "BUILD_TOO_LARGE",

@@ -118,7 +118,8 @@ def _debootstrap(spec: RootfsSpec, cache: Path, work: Path) -> None:
             "BUILD_KEYRING_MISSING",
             wanted=f"the archive keys in {spec.keyring}",
             found="no such file",
-            cure="apt-get install debian-archive-keyring, or set ramdisk_keyring or image_build_keyring",
+            cure="apt-get install debian-archive-keyring, or set ramdisk_keyring or"
+            " image_build_keyring",
         )
     mirror = spec.chosen_mirror()
     archives = cache / "apt" / spec.suite
