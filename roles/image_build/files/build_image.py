@@ -4,9 +4,9 @@
 """Build an OS image: ``image.raw.zst`` and ``manifest.yml``.
 
 The role runs it with its options as JSON; it prints ``{changed, directory, manifest}``. The image
-is a GPT with an EFI system partition from which UEFI (systemd-boot) and BIOS (syslinux) start the same
-kernel, a small empty volume for the seed, and ext4. All of it is made in files, by tools that need
-neither loop devices nor mounts.
+is a GPT with an EFI system partition from which UEFI (systemd-boot) and BIOS (syslinux) start the
+same kernel, a small empty volume for the seed, and ext4. All of it is made in files, by tools that
+need neither loop devices nor mounts.
 """
 
 from __future__ import annotations
