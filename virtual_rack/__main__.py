@@ -16,6 +16,7 @@ from pathlib import Path
 from types import FrameType
 
 from virtual_rack import accelerator
+from virtual_rack.layout import RackLayout
 from virtual_rack.rack import Rack, RackError, check_requirements
 from virtual_rack.spec import SpecError, load_spec
 
@@ -55,11 +56,9 @@ def _stay(rack: Rack) -> None:
 
 
 def _down(arguments: argparse.Namespace) -> int:
-    try:
-        rack = Rack.at(arguments.dir)
-    except RackError:
-        return 0  # Nothing was ever started there, so that it is down.
-    rack.down()
+    # Where nothing was ever started it is down.
+    if RackLayout(arguments.dir).spec.exists():
+        Rack.at(arguments.dir).down()
     return 0
 
 
@@ -173,15 +172,15 @@ def main() -> int:
     arguments = _parser().parse_args()
     try:
         return int(arguments.run(arguments))
-    except (RackError, SpecError) as error:
-        print(f"virtual_rack: {error}", file=sys.stderr)
-        return 1
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:
         # Whoever read the output has gone; nothing may be flushed to it at the end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except (RackError, SpecError, OSError) as error:
+        print(f"virtual_rack: {error}", file=sys.stderr)
+        return 1
 
 
 if __name__ == "__main__":

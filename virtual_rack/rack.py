@@ -34,7 +34,7 @@ from virtual_rack.layout import RackLayout
 from virtual_rack.machine import PowerState
 from virtual_rack.process import ProcessIdentity, in_pid_namespace_of
 from virtual_rack.programs import find, missing
-from virtual_rack.spec import RackSpec, SpecError, dump_spec, load_spec
+from virtual_rack.spec import RackSpec, dump_spec, load_spec
 from virtual_rack.tap import NetworkError, check_tun_device
 
 RECORD_VERSION = 1
@@ -75,12 +75,12 @@ class Rack:
 
         Raises:
             RackError: none ever was.
+            SpecError: what it was started with cannot be read, by this user at least.
         """
-        layout = RackLayout(directory.absolute())
-        try:
-            return cls(load_spec(layout.spec), directory)
-        except SpecError as error:
-            raise RackError(f"no rack was started in {directory}: {error}") from None
+        spec = RackLayout(directory.absolute()).spec
+        if not spec.exists():
+            raise RackError(f"no rack was started in {directory}")
+        return cls(load_spec(spec), directory)
 
     def __enter__(self) -> Self:
         self.up(parent_pid=os.getpid())

@@ -2,7 +2,7 @@
 # Copyright: Barewright contributors
 """Operating systems of a few bytes, which a BIOS starts from the first sector of a disk.
 
-Each writes its letter to the serial port, then does one thing.
+Each writes its sign, which no firmware writes, to the serial port, then does one thing.
 """
 
 from __future__ import annotations
@@ -11,13 +11,14 @@ from pathlib import Path
 
 # Where SeaBIOS puts the power management registers of the q35 chipset (ICH9).
 _PM1_STATUS = "0006"  # port 0x600, little endian as in the instruction
+_PM1_ENABLE = "0206"  # port 0x602
 _PM1_CONTROL = "0406"  # port 0x604
 
 
-def _say(letter: str) -> str:
+def _say(sign: str) -> str:
     return (
         "baf803"  #    mov dx, 0x3f8
-        f"b0{ord(letter):02x}"  # mov al, letter
+        f"b0{ord(sign):02x}"  # mov al, sign
         "ee"  #        out dx, al
     )
 
@@ -29,10 +30,10 @@ _SOFT_OFF = (
 )
 _FOREVER = "f4ebfd"  # a: hlt; jmp a
 
-STAYS = _say("S") + _FOREVER
-TURNS_ITSELF_OFF = _say("T") + _SOFT_OFF + _FOREVER
+STAYS = _say("{") + _FOREVER
+TURNS_ITSELF_OFF = _say("}") + _SOFT_OFF + _FOREVER
 RESETS = (
-    _say("R")
+    _say("|")
     # Two seconds of BIOS ticks, so that somebody can look.
     + "31c08ed8fb"  #  xor ax, ax; mov ds, ax; sti
     + "8b1e6c04"  #    mov bx, [0x46c]
@@ -46,7 +47,9 @@ RESETS = (
     + _FOREVER
 )
 OBEYS_THE_BUTTON = (
-    _say("O")
+    _say("~")
+    + f"ba{_PM1_ENABLE}"  # mov dx, PM1_ENABLE
+    + "b80001ef"  #    mov ax, 0x100; out dx, ax  PWRBTN_EN
     + f"ba{_PM1_STATUS}"  # mov dx, PM1_STATUS
     + "ed"  #      a:  in ax, dx
     + "f6c401"  #      test ah, 1         PWRBTN_STS
