@@ -22,14 +22,12 @@ _PACKAGE_OF_PROGRAM = {
     "setpriv": "util-linux",
     "unshare": "util-linux",
 }
+# SeaBIOS and the ROMs of the network cards come with QEMU by themselves.
 _PACKAGE_OF_FILE = {
     OVMF_DIRECTORY / "OVMF_CODE_4M.fd": "ovmf",
     OVMF_DIRECTORY / "OVMF_VARS_4M.fd": "ovmf",
     OVMF_DIRECTORY / "OVMF_CODE_4M.ms.fd": "ovmf",
     OVMF_DIRECTORY / "OVMF_VARS_4M.ms.fd": "ovmf",
-    Path("/usr/lib/ipxe/qemu/efi-virtio.rom"): "ipxe-qemu",
-    Path("/usr/lib/ipxe/qemu/efi-e1000e.rom"): "ipxe-qemu",
-    Path("/usr/share/seabios/bios-256k.bin"): "seabios",
 }
 
 
