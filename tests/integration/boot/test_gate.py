@@ -46,7 +46,12 @@ class BootServer:
             *("--inventory", str(self.root / "hosts.yml")),
             *arguments,
             str(Path(__file__).with_name("boot_server.yml")),
-            env={**os.environ, "ANSIBLE_NOCOLOR": "1"},
+            # Who is root in a user namespace has root's home by name, and may not write into it.
+            env={
+                **os.environ,
+                "ANSIBLE_NOCOLOR": "1",
+                "ANSIBLE_REMOTE_TMP": str(self.root / "ansible"),
+            },
             timeout=240,
         )
         assert done.returncode == 0, done.stdout + done.stderr
