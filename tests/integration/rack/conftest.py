@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import subprocess
@@ -80,6 +81,25 @@ def wait_until(
     while not condition():
         assert time.monotonic() < deadline, f"not within {seconds:g} s: {what}"
         time.sleep(0.1)
+
+
+def process_of(rack: Rack, *words: str) -> int:
+    """The number of the one process in the rack whose command line has these words in a row."""
+    supervisor = rack.supervisor()
+    assert supervisor is not None
+    namespace = os.stat(f"/proc/{supervisor.pid}/ns/pid").st_ino
+    wanted = "\0".join(words).encode()
+    found = []
+    for entry in Path("/proc").iterdir():
+        with contextlib.suppress(OSError):
+            if (
+                entry.name.isdigit()
+                and os.stat(entry / "ns/pid").st_ino == namespace
+                and wanted in (entry / "cmdline").read_bytes()
+            ):
+                found.append(int(entry.name))
+    assert len(found) == 1, f"{words}: {found}"
+    return found[0]
 
 
 class Traces:

@@ -25,6 +25,7 @@ from tests.integration.rack.conftest import (
     is_on,
     make_rack,
     power,
+    process_of,
     spec_document,
     wait_until,
 )
@@ -154,7 +155,7 @@ def test_a_rack_whose_starter_is_killed_before_it_is_up_leaves_nothing(
 def test_a_bmc_that_dies_takes_its_machine_with_it_and_is_shown(directory: Path) -> None:
     with make_rack(directory, machines=2) as rack:
         power(rack, "m0", "on")
-        rack.exec(["pkill", "-KILL", "-f", "virtual_rack.bmc --server m0"], check=True)
+        os.kill(process_of(rack, "virtual_rack.bmc", "--server", "m0"), signal.SIGKILL)
         wait_until(lambda: rack.status()[0].power == "off", "QEMU died with its BMC")
         assert [server.bmc_running for server in rack.status()] == [False, True]
         log = rack.layout.supervisor_log

@@ -19,6 +19,7 @@ from tests.integration.rack.conftest import (
     is_on,
     make_rack,
     power,
+    process_of,
     wait_until,
 )
 from virtual_rack.rack import Rack
@@ -102,11 +103,9 @@ def test_the_power_button_is_a_wish_to_the_system(rack: Rack) -> None:
 
 def test_qemu_has_no_rights_that_a_machine_could_misuse(rack: Rack) -> None:
     boot(rack, boot_sectors.STAYS, "{")
-    pid = rack.exec(
-        ["pgrep", "-f", "qemu-system-x86_64 -name m0"], capture_output=True, text=True, check=True
-    ).stdout.strip()
-    status = rack.exec(["cat", f"/proc/{pid}/status"], capture_output=True, text=True, check=True)
-    found = dict(line.split(":\t", 1) for line in status.stdout.splitlines())
+    pid = process_of(rack, "-name", "m0")
+    status = Path(f"/proc/{pid}/status").read_text(encoding="utf-8")
+    found = dict(line.split(":\t", 1) for line in status.splitlines())
     for capabilities in ("CapPrm", "CapEff", "CapBnd", "CapAmb"):
         assert int(found[capabilities], 16) == 0
     assert found["NoNewPrivs"] == "1"
