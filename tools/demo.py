@@ -127,6 +127,8 @@ class Site:
             environment={
                 "ANSIBLE_STDOUT_CALLBACK": "barewright.metal.progress",
                 "BAREWRIGHT_TIMES_FILE": str(self.times_file),
+                # a user's rack has root's name but not root's home
+                "ANSIBLE_REMOTE_TMP": f"/tmp/barewright-ansible-{os.getuid()}",
             },
         )
 

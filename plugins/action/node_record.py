@@ -43,7 +43,7 @@ class ActionModule(ActionBase):
         _dummy, arguments = self.validate_argument_spec(ARGUMENTS)
         host = str(task_vars["inventory_hostname"])
         try:
-            state_dir = state_dir_of(task_vars)
+            state_dir = state_dir_of(self._templar, task_vars)
             before = read_record(state_dir, host)
             # plain JSON data: Ansible's tagged strings cannot be written or compared as YAML
             patch = json.loads(json.dumps(arguments["set"]))

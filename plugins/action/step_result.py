@@ -79,8 +79,7 @@ class ActionModule(ActionBase):
         )
         return result
 
-    @staticmethod
-    def _remember(task_vars: dict[str, Any], outcome: dict[str, Any]) -> None:
+    def _remember(self, task_vars: dict[str, Any], outcome: dict[str, Any]) -> None:
         patch = {
             "fault": {
                 "step": outcome["step"],
@@ -89,7 +88,8 @@ class ActionModule(ActionBase):
                 "at": utc_now(),
             }
         }
-        update_record(state_dir_of(task_vars), str(task_vars["inventory_hostname"]), patch)
+        state_dir = state_dir_of(self._templar, task_vars)
+        update_record(state_dir, str(task_vars["inventory_hostname"]), patch)
 
 
 def failed_outcome(step: str, failure: dict[str, Any]) -> dict[str, Any]:

@@ -10,7 +10,6 @@ process is the wrong one: on another host, as another user, or detached.
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 from ansible.errors import AnsibleActionFail
@@ -28,6 +27,9 @@ from ansible_collections.barewright.metal.plugins.module_utils.fault import Faul
 from ansible_collections.barewright.metal.plugins.module_utils.run_channel import (
     RunChannel,
     local_channel,
+)
+from ansible_collections.barewright.metal.plugins.plugin_utils.task_context import (
+    state_dir_or_none,
 )
 
 Json = dict[str, Any]
@@ -79,11 +81,9 @@ class BmcAction(ActionBase):
             and not self._task.async_val
         )
 
-    @staticmethod
-    def _channel(task_vars: Json) -> RunChannel:
-        folder = task_vars.get("barewright_state_dir")
+    def _channel(self, task_vars: Json) -> RunChannel:
         return local_channel(
-            str(Path(str(folder)).expanduser()) if folder else None,
+            state_dir_or_none(self._templar, task_vars),
             str(task_vars.get("inventory_hostname", "localhost")),
             _display.vv,
         )

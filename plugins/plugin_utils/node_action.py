@@ -27,6 +27,9 @@ from ansible_collections.barewright.metal.plugins.module_utils.run_channel impor
     RunChannel,
     local_channel,
 )
+from ansible_collections.barewright.metal.plugins.plugin_utils.task_context import (
+    state_dir_or_none,
+)
 
 Json = dict[str, Any]
 
@@ -154,7 +157,7 @@ class DetachedAction(NodeAction):
     def channel(self, task_vars: Json) -> RunChannel:
         """Whom to ask for a permit, and to tell how far the work is."""
         return local_channel(
-            task_vars.get("barewright_state_dir"), self.host(task_vars), self._display.display
+            state_dir_or_none(self._templar, task_vars), self.host(task_vars), self._display.display
         )
 
 

@@ -16,20 +16,29 @@ from ansible_collections.barewright.metal.plugins.module_utils.state_folder impo
 )
 
 
-def state_dir_of(task_vars: dict[str, Any]) -> str:
+def state_dir_or_none(templar: Any, task_vars: dict[str, Any]) -> str | None:
+    """The state folder of this run, None where the inventory names none.
+
+    ``templar`` is the action plugin's own: the values of ``task_vars`` are not rendered yet.
+    """
+    value = templar.template(task_vars.get("barewright_state_dir"))
+    return str(Path(str(value)).expanduser()) if value else None
+
+
+def state_dir_of(templar: Any, task_vars: dict[str, Any]) -> str:
     """The state folder of this run. Raises ``STATE_UNUSABLE`` when the inventory names none.
 
     Read from the host's own variables, so that a delegated task still finds the node's record.
     """
-    value = task_vars.get("barewright_state_dir")
-    if not value:
+    folder = state_dir_or_none(templar, task_vars)
+    if folder is None:
         raise Fault(
             "STATE_UNUSABLE",
             wanted="the variable barewright_state_dir (a folder on the controller)",
             found="it is not set",
             cure="set it for all hosts in the inventory, as inventories/example does",
         )
-    return str(Path(str(value)).expanduser())
+    return folder
 
 
 def other_records(state_dir: str, host: str) -> Iterator[tuple[str, Record]]:

@@ -1,6 +1,5 @@
+# SPDX-License-Identifier: Apache-2.0
 # Copyright: Barewright contributors
-# GNU General Public License v3.0+ (see LICENSES/GPL-3.0-or-later.txt or https://www.gnu.org/licenses/gpl-3.0.txt)
-# SPDX-License-Identifier: GPL-3.0-or-later
 from __future__ import annotations
 
 import http.server
