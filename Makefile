@@ -38,7 +38,7 @@ test: ## Everything that a change has to pass, with the seconds of each block
 test-full: test ## make test, then units to integration with the oldest and newest ansible-core
 	@tools/matrix.sh
 
-LINTERS := arrows ansible changelog format ruff shell types yaml
+LINTERS := arrows ansible changelog format reference ruff shell types yaml
 
 .PHONY: lint
 lint: deps ## ruff, mypy, import-linter, yamllint, ansible-lint, shellcheck
@@ -53,6 +53,8 @@ lint-changelog:
 	antsibull-changelog lint
 lint-format:
 	ruff format --check
+lint-reference:
+	$(PYTHON) tools/reference.py --check
 lint-ruff:
 	ruff check
 lint-shell:
@@ -89,6 +91,10 @@ machine: deps ## Tests with whole virtual machines
 .PHONY: collection
 collection: deps ## Build the tarball of the collection into .cache
 	@ansible-galaxy collection build --force --output-path .cache .
+
+.PHONY: reference
+reference: deps ## Write docs/reference.md from the code
+	@$(PYTHON) tools/reference.py
 
 .PHONY: pin
 pin: deps ## Write constraints.txt anew with the newest versions that fit together
