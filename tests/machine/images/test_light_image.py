@@ -42,7 +42,7 @@ def _write_seed(disk: Path, directory: Path, key: str) -> str:
     port = {
         "match": {"macaddress": MAC},
         "addresses": ["10.0.2.77/24"],
-        "routes": [{"to": "default", "via": "10.0.2.2"}],
+        "routes": [{"to": "0.0.0.0/0", "via": "10.0.2.2"}],
         "nameservers": {"addresses": ["10.0.2.3"]},
     }
     seed = directory / "seed"
