@@ -10,6 +10,7 @@ with this process, whatever ends it.
 from __future__ import annotations
 
 import argparse
+import ctypes
 import json
 import mmap
 import os
@@ -210,17 +211,32 @@ def rack(verb: str, *arguments: str, environment: dict[str, str] | None = None) 
 
 
 def run(command: list[str], environment: dict[str, str] | None = None) -> None:
-    """Run a command in the checkout; raise DemoError when it fails."""
-    done = subprocess.run(
+    """Run a command in the checkout; raise DemoError when it fails.
+
+    The command is asked to end when this process is interrupted or dies, so that what it started
+    is cleaned up by whoever started it.
+    """
+    process = subprocess.Popen(
         command,
         cwd=ROOT,
         env={**os.environ, "PYTHONUNBUFFERED": "1", **(environment or {})},
         stdin=subprocess.DEVNULL,
-        check=False,
+        preexec_fn=_end_with_parent,
     )
-    if done.returncode:
+    try:
+        code = process.wait()
+    except KeyboardInterrupt:
+        process.terminate()
+        process.wait()
+        raise
+    if code:
         shown = " ".join(Path(part).name if part.startswith("/") else part for part in command)
-        raise DemoError(f"exit code {done.returncode} of: {shown}")
+        raise DemoError(f"exit code {code} of: {shown}")
+
+
+def _end_with_parent() -> None:
+    # PR_SET_PDEATHSIG of prctl(2): SIGTERM, so that Ansible ends its workers too
+    ctypes.CDLL(None).prctl(1, signal.SIGTERM)
 
 
 def say(text: str) -> None:

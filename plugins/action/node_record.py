@@ -3,6 +3,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 from __future__ import annotations
 
+import contextlib
 import json
 from typing import Any
 
@@ -12,6 +13,7 @@ from ansible.plugins.action import ActionBase
 from ansible_collections.barewright.metal.plugins.module_utils.fault import Fault
 from ansible_collections.barewright.metal.plugins.module_utils.state_folder import (
     Record,
+    folder_lock,
     merge_patch,
     read_record,
     update_record,
@@ -44,13 +46,17 @@ class ActionModule(ActionBase):
         host = str(task_vars["inventory_hostname"])
         try:
             state_dir = state_dir_of(self._templar, task_vars)
-            before = read_record(state_dir, host)
             # plain JSON data: Ansible's tagged strings cannot be written or compared as YAML
             patch = json.loads(json.dumps(arguments["set"]))
-            after = merge_patch(before, patch)
-            refuse_shared(state_dir, host, after, arguments["unique"])
-            if after != before and not self._task.check_mode:
-                before, after = update_record(state_dir, host, patch)
+            with contextlib.ExitStack() as stack:
+                # two nodes of one play must not both find a value free and take it
+                if arguments["unique"] and not self._task.check_mode:
+                    stack.enter_context(folder_lock(state_dir))
+                before = read_record(state_dir, host)
+                after = merge_patch(before, patch)
+                refuse_shared(state_dir, host, after, arguments["unique"])
+                if after != before and not self._task.check_mode:
+                    before, after = update_record(state_dir, host, patch)
         except Fault as fault:
             return {**result, **fault.to_result()}
         result.update(changed=after != before, record=after)

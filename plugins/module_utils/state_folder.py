@@ -109,6 +109,22 @@ def _need_yaml() -> None:
 
 
 @contextlib.contextmanager
+def folder_lock(state_dir: str | Path) -> Iterator[None]:
+    """Keep every other process that takes it out, while records are compared with each other.
+
+    Raises ``STATE_UNUSABLE`` when the folder cannot be made or written.
+    """
+    path = Path(state_dir) / ".folder.lock"
+    with contextlib.ExitStack() as stack:
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            stack.enter_context(_locked(path))
+        except OSError as error:
+            raise Fault("STATE_UNUSABLE", wanted=f"to lock {path}", found=str(error)) from error
+        yield
+
+
+@contextlib.contextmanager
 def _locked(path: Path) -> Iterator[None]:
     descriptor = os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
     try:

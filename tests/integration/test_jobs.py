@@ -4,6 +4,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 import re
 import subprocess
@@ -16,6 +18,7 @@ import yaml
 from virtual_rack.testing import LightBmc, light_bmc
 
 ROOT = Path(__file__).resolve().parents[2]
+NO_MINIMUM = hashlib.sha256(b"{}").hexdigest()
 
 
 class Site:
@@ -69,11 +72,11 @@ class Site:
         record: dict[str, Any] = yaml.safe_load(path.read_text(encoding="utf-8"))
         return record
 
-    def set_phase(self, node: str, phase: str) -> None:
+    def set_phase(self, node: str, phase: str, **other: Any) -> None:
         """Begin a test in a phase."""
         path = self.directory / "state" / f"{node}.yml"
         path.parent.mkdir(exist_ok=True)
-        path.write_text(yaml.safe_dump({"version": 1, "node": node, "phase": phase}))
+        path.write_text(yaml.safe_dump({"version": 1, "node": node, "phase": phase, **other}))
 
 
 @pytest.fixture
@@ -206,6 +209,98 @@ def test_a_damaged_record_stops_a_destructive_job(site: Site) -> None:
         assert bmc.journal() == []
 
 
+@pytest.mark.parametrize(
+    ("job", "variables", "done"),
+    [
+        ("release", {}, True),
+        ("release", {"release_level": "purge"}, False),
+        ("release", {"pool_erase_floor": "purge"}, False),
+        ("release", {"admin_erase_floor": "purge"}, False),
+        ("commission", {}, True),
+        ("commission", {"commission_level": "purge"}, False),
+        ("commission", {"commission_minimum": {"disks": 9}}, False),
+        ("commission", {"commission_force": True}, False),
+    ],
+)
+def test_a_ready_node_is_left_alone_only_while_it_is_what_was_asked_for(
+    site: Site, job: str, variables: dict[str, Any], done: bool
+) -> None:
+    wipe = {"level": "clear", "purpose": "release", "complete": True}
+    with light_bmc() as bmc:
+        # no boot server runs: a job that has something to do stops there, before any power
+        site.add("alpha", bmc, boot_server_root=str(site.directory / "boot"), **variables)
+        site.set_phase("alpha", "ready", wipe=wipe, commission={"minimum_sha256": NO_MINIMUM})
+        code, output = site.run(job)
+        if done:
+            assert (code, changed(output, "alpha")) == (0, 0), output
+            assert site.record("alpha")["phase"] == "ready"
+        else:
+            assert code != 0
+            assert site.record("alpha")["fault"]["step"] == "ensure_ramdisk", output
+            assert site.record("alpha")["phase"] == {"release": "releasing"}.get(
+                job, "commissioning"
+            )
+        assert bmc.power_effects() == []
+
+
+def test_a_ready_node_that_is_on_is_released_again(site: Site) -> None:
+    wipe = {"level": "clear", "purpose": "release", "complete": True}
+    with light_bmc() as bmc:
+        site.add("alpha", bmc, boot_server_root=str(site.directory / "boot"))
+        assert site.run("power", "-e", "power_state=on")[0] == 0
+        site.set_phase("alpha", "ready", wipe=wipe)
+        assert site.run("release")[0] != 0
+        assert site.record("alpha")["phase"] == "releasing"
+
+
+@pytest.mark.parametrize(
+    ("purpose", "variables", "level"),
+    [
+        ("commission", {}, "quick"),
+        ("commission", {"commission_level": "clear"}, "clear"),
+        ("commission", {"pool_erase_floor": "purge"}, "purge"),
+        ("commission", {"release_level": "purge"}, "quick"),
+        ("release", {}, "clear"),
+        ("release", {"release_level": "quick"}, "clear"),
+        ("release", {"release_level": "purge", "pool_erase_floor": "clear"}, "purge"),
+        ("release", {"admin_erase_floor": "purge"}, "purge"),
+        ("release", {"commission_level": "purge"}, "clear"),
+    ],
+)
+def test_the_level_of_a_wipe_is_the_highest_of_request_purpose_and_floors(
+    tmp_path: Path, purpose: str, variables: dict[str, str], level: str
+) -> None:
+    play = {
+        "hosts": "localhost",
+        "gather_facts": False,
+        "vars": {
+            "barewright_state_dir": str(tmp_path / "state"),
+            "sanitize_purpose": purpose,
+            **variables,
+        },
+        "tasks": [
+            {
+                "ansible.builtin.include_role": {
+                    "name": "barewright.metal.sanitize",
+                    "tasks_from": "level",
+                }
+            },
+            {"ansible.builtin.assert": {"that": f"sanitize_level == '{level}'"}},
+        ],
+    }
+    path = tmp_path / "play.yml"
+    path.write_text(yaml.safe_dump([play]), encoding="utf-8")
+    done = subprocess.run(
+        ["ansible-playbook", path],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+        stdin=subprocess.DEVNULL,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
 def test_power_reads_first_and_sends_once(site: Site) -> None:
     with light_bmc() as bmc:
         site.add("alpha", bmc)
@@ -224,3 +319,36 @@ def test_a_step_fails_its_host_when_it_is_run_alone(site: Site) -> None:
         code, output = site.run("steps.power_off")
         assert code != 0
         assert "step power_off: BMC_AUTH_FAILED" in output
+
+
+def test_the_example_site_can_be_read_with_its_documented_password(tmp_path: Path) -> None:
+    password = tmp_path / "password"
+    password.write_text("example")
+    done = subprocess.run(
+        [
+            "ansible-inventory",
+            "-i",
+            "inventories/example",
+            "--vault-password-file",
+            password,
+            "--list",
+        ],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    site = json.loads(done.stdout)
+    nodes = {**site["_meta"]["hostvars"]}
+    boot_server = nodes.pop("boot-1.example.com")
+    assert boot_server["boot_server_address"] == "198.51.100.2"
+    assert set(site["redfish_nodes"]["hosts"]) | set(site["ipmi_nodes"]["hosts"]) == set(nodes)
+    for node in nodes.values():
+        assert node["vault_bmc_password"]
+        assert node["ramdisk_address"]
+        assert node["bmc_driver"] == "redfish" or node["pxe_macs"]
+
+
+def test_the_credentials_of_the_example_site_are_encrypted() -> None:
+    path = ROOT / "inventories" / "example" / "group_vars" / "nodes" / "vault.yml"
+    assert path.read_text().startswith("$ANSIBLE_VAULT;1.1;AES256")

@@ -12,7 +12,7 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -95,6 +95,12 @@ class Site:
             (self.state / f"{node}.yml").read_text(encoding="utf-8")
         )
         return record
+
+    def edit(self, node: str, change: Callable[[dict[str, Any]], Any]) -> None:
+        """Make the record say something else than reality."""
+        record = self.record(node)
+        change(record)
+        (self.state / f"{node}.yml").write_text(yaml.safe_dump(record), encoding="utf-8")
 
     def ssh(self, node: str, command: str) -> str:
         """What a command on the installed system says, over the pinned host key."""

@@ -25,6 +25,7 @@ ENDS = (0, -4096)
 MIDDLE = (300 * MIB + 512, 700 * MIB)
 DISK_MIB = {0: 3072, 1: 1024}
 FAULTY_PORT = 8081
+STRANGER = {"mac": "52:54:00:77:00:99"}
 
 
 def plant_everywhere(site: Site) -> None:
@@ -119,12 +120,31 @@ def test_inspect_reads_on_the_machine_what_the_rack_is_made_of(site: Site) -> No
     assert sectors == {"A-NVME": 512, "A-VIRTIO": 4096}
 
 
+def test_a_machine_that_its_bmc_describes_differently_is_refused(site: Site) -> None:
+    site.edit("alpha", lambda record: record["inspection"]["out_of_band"]["nics"].append(STRANGER))
+    job = site.run("barewright.metal.inspect", "--limit", "alpha")
+    assert job.code != 0
+    fault = site.record("alpha")["fault"]
+    assert fault["code"] == "INSPECTION_MISMATCH"
+    assert STRANGER["mac"] in fault["reason"]
+    site.edit("alpha", lambda record: record["inspection"]["out_of_band"]["nics"].pop())
+
+
 def test_a_second_inspect_finds_the_ramdisk_up_and_switches_nothing(site: Site) -> None:
     before = [power_effects(site, node) for node in NODES]
     job = site.must("barewright.metal.inspect")
     assert [job.count(node, "changed") for node in NODES] == [0, 0]
     assert [power_effects(site, node) for node in NODES] == before
     assert before == [["power: off→on"], ["power: off→on"]]
+
+
+def test_a_machine_with_less_than_its_pool_asks_for_is_not_commissioned(site: Site) -> None:
+    job = site.run("barewright.metal.commission", "-e", '{"commission_minimum": {"disks": 3}}')
+    assert job.code != 0
+    for node in NODES:
+        assert site.record(node)["fault"]["code"] == "DIAGNOSTICS_FAILED"
+        assert site.record(node)["phase"] == "commissioning"
+        assert "wipe" not in site.record(node)
 
 
 def test_commission_clears_the_ends_of_every_disk_and_powers_off(site: Site) -> None:
@@ -264,11 +284,25 @@ def test_inspecting_a_deployed_node_is_refused_since_it_would_switch_it_off(site
     assert site.ssh("alpha", "echo up").strip() == "up"
 
 
-def test_release_erases_every_disk_and_powers_off(site: Site) -> None:
+def test_a_tenant_leaves_marks_that_can_be_read_from_outside(site: Site) -> None:
     for node, disk in (("alpha", "/dev/vda"), ("beta", "/dev/disk/by-id/*B-SCSI")):
         site.ssh(node, f"echo '{MARK.decode()}' | sudo tee /root/mark >/dev/null; sync")
         site.ssh(node, f"printf '{MARK.decode()}' | sudo dd of=$(echo {disk}) bs=1M seek=700")
     assert marks_left(site, (700 * MIB,))
+
+
+def test_a_disk_that_the_inspection_saw_and_the_wipe_did_not_is_named(site: Site) -> None:
+    gone = {"serial_number": "PULLED-OUT"}
+    site.edit("beta", lambda record: record["inspection"]["in_band"]["disks"].append(gone))
+    assert site.run("barewright.metal.release", "--limit", "beta").code != 0
+    record = site.record("beta")
+    assert record["fault"]["code"] == "WIPE_INCOMPLETE"
+    assert "PULLED-OUT" in record["fault"]["reason"]
+    assert record["phase"] == "releasing"
+    site.edit("beta", lambda record: record["inspection"]["in_band"]["disks"].pop())
+
+
+def test_release_erases_every_disk_and_powers_off(site: Site) -> None:
     site.must("barewright.metal.release")
     assert marks_left(site, (*ENDS, *MIDDLE)) == []
     for node in NODES:
