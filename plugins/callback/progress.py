@@ -70,7 +70,9 @@ class CallbackModule(CallbackBase):
             self._show_step(host, ended)
         elif result.task.action in ("debug", "ansible.builtin.debug") and "msg" in data:
             self._show_title()
-            self._display.display(f"    {host:<12} {data['msg']}")
+            said = data["msg"] if isinstance(data["msg"], list) else [data["msg"]]
+            for line in said:
+                self._display.display(f"    {host:<12} {line}")
 
     def v2_runner_on_failed(self, result: Any, ignore_errors: bool = False) -> None:
         """Show a failure that no step takes up: the step's own end shows all others."""
