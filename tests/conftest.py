@@ -6,7 +6,9 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import sys
+import threading
 from pathlib import Path
 
 from hypothesis import HealthCheck, settings
@@ -41,3 +43,11 @@ if (ROOT / "ansible.cfg").is_file():
 # How long an example takes says more about who else is at work on the machine than about the code.
 settings.register_profile("house", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("house")
+
+# A shell that starts us in the background makes us ignore Ctrl-C, and with us all that tests start,
+# those programs included whose answer to Ctrl-C is tested.
+if (
+    threading.current_thread() is threading.main_thread()
+    and signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+):
+    signal.signal(signal.SIGINT, signal.default_int_handler)
