@@ -54,7 +54,10 @@ def require_subordinate_ids() -> None:
         return
     require_tools(["newuidmap", "unshare"])
     probe = subprocess.run(
-        ["unshare", "--map-root-user", "--map-auto", "true"], capture_output=True, text=True
+        ["unshare", "--map-root-user", "--map-auto", "true"],
+        capture_output=True,
+        check=False,
+        text=True,
     )
     if probe.returncode:
         raise BuildFault(
