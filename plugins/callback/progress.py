@@ -3,13 +3,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 from __future__ import annotations
 
-import json
-import time
-from pathlib import Path
-from typing import Any
-
-from ansible.plugins.callback import CallbackBase
-
 DOCUMENTATION = r"""
 name: progress
 type: stdout
@@ -33,6 +26,13 @@ options:
 author:
   - Barewright contributors (@barewright)
 """
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+from ansible.plugins.callback import CallbackBase
 
 
 class CallbackModule(CallbackBase):

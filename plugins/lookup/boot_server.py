@@ -3,11 +3,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 from __future__ import annotations
 
-from typing import Any
-
-from ansible.errors import AnsibleLookupError
-from ansible.plugins.lookup import LookupBase
-
 DOCUMENTATION = r"""
 name: boot_server
 short_description: The boot server of the site, as the inventory describes it
@@ -47,6 +42,11 @@ _raw:
   type: list
   elements: dict
 """
+
+from typing import Any
+
+from ansible.errors import AnsibleLookupError
+from ansible.plugins.lookup import LookupBase
 
 
 class LookupModule(LookupBase):

@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-3.0-or-later
 # Copyright: Barewright contributors
 """Build an OS image: ``image.raw.zst`` and ``manifest.yml``.
