@@ -86,7 +86,7 @@ MASKED_UNITS = {
         "system/systemd-udev-load-credentials.service",
     ],
 }
-# They say that the machine is not initialised before they run. SSH waits for that, but needs neither.
+# They say that the machine is not initialised before they run; SSH would wait for them in vain.
 LATE_UNITS = {
     "cloud": ["systemd-timesyncd.service"],
     "light": ["systemd-resolved.service"],
