@@ -1,4 +1,3 @@
-#!/usr/bin/python3
 # SPDX-License-Identifier: GPL-3.0-or-later
 # Copyright: Barewright contributors
 """The receiver of a boot server: what a machine talks to while it boots from the network.

@@ -1,4 +1,3 @@
-#!/usr/bin/python3
 # SPDX-License-Identifier: GPL-3.0-or-later
 # Copyright: Barewright contributors
 """Start a program so that it outlives whoever starts it, and stop exactly that program again.
