@@ -6,6 +6,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from ansible.parsing.dataloader import DataLoader
+from ansible.template import Templar
 
 from ansible_collections.barewright.metal.plugins.action.bmc_boot_device import (
     ActionModule as BootDevice,
@@ -32,7 +34,7 @@ def action(
         SimpleNamespace(transport=transport, _shell=SimpleNamespace(tmpdir=None)),
         SimpleNamespace(become=become),
         None,
-        None,
+        Templar(loader=DataLoader()),
         None,
     )
 
