@@ -36,7 +36,9 @@ def test_a_process_that_got_the_number_of_a_dead_one_is_another() -> None:
 
 
 def test_a_process_that_ignores_being_asked_is_killed() -> None:
-    stubborn = "import signal, time; signal.signal(15, signal.SIG_IGN); print(flush=True); time.sleep(60)"
+    stubborn = (
+        "import signal, time; signal.signal(15, signal.SIG_IGN); print(flush=True); time.sleep(60)"
+    )
     process = subprocess.Popen([sys.executable, "-c", stubborn], stdout=subprocess.PIPE)
     assert process.stdout is not None
     process.stdout.readline()
