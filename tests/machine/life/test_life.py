@@ -18,6 +18,9 @@ import pytest
 
 from tests.machine.life.conftest import HERE, MIB, Site
 
+# Four times what the longest of them takes on a quiet machine.
+pytestmark = pytest.mark.timeout(900)
+
 MARK = b"what a tenant left behind"
 NODES = ("alpha", "beta")
 # where marks are planted on every disk: both ends, and between them
