@@ -39,6 +39,15 @@ if str(COLLECTIONS) not in sys.path:
 os.environ.setdefault("ANSIBLE_COLLECTIONS_PATH", str(COLLECTIONS))
 if (ROOT / "ansible.cfg").is_file():
     os.environ.setdefault("ANSIBLE_CONFIG", str(ROOT / "ansible.cfg"))
+# Tests start what was installed with the Python that runs them, and what Debian keeps out of the
+# PATH of ordinary users, however pytest itself was started.
+os.environ["PATH"] = os.pathsep.join(
+    [
+        str(Path(sys.executable).parent),
+        os.environ.get("PATH", os.defpath),
+        *("/usr/local/sbin", "/usr/sbin", "/sbin"),
+    ]
+)
 
 # How long an example takes says more about who else is at work on the machine than about the code.
 settings.register_profile("house", deadline=None, suppress_health_check=[HealthCheck.too_slow])
