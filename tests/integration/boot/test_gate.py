@@ -132,7 +132,7 @@ def running_server(root: Path) -> Iterator[BootServer]:
         yield found
 
 
-def until(condition: Callable[[], bool], seconds: float = 5.0) -> bool:
+def until(condition: Callable[[], bool], seconds: float = 20.0) -> bool:
     """Whether the condition becomes true in time: dnsmasq reads its files after the signal."""
     end = time.monotonic() + seconds
     while not condition():
