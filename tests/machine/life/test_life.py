@@ -123,6 +123,14 @@ def test_inspect_reads_on_the_machine_what_the_rack_is_made_of(site: Site) -> No
     assert sectors == {"A-NVME": 512, "A-VIRTIO": 4096}
 
 
+def test_a_second_inspect_finds_the_ramdisk_up_and_switches_nothing(site: Site) -> None:
+    before = [power_effects(site, node) for node in NODES]
+    job = site.must("barewright.metal.inspect")
+    assert [job.count(node, "changed") for node in NODES] == [0, 0]
+    assert [power_effects(site, node) for node in NODES] == before
+    assert before == [["power: off→on"], ["power: off→on"]]
+
+
 def test_a_machine_that_its_bmc_describes_differently_is_refused(site: Site) -> None:
     site.edit("alpha", lambda record: record["inspection"]["out_of_band"]["nics"].append(STRANGER))
     job = site.run("barewright.metal.inspect", "--limit", "alpha")
@@ -131,14 +139,6 @@ def test_a_machine_that_its_bmc_describes_differently_is_refused(site: Site) -> 
     assert fault["code"] == "INSPECTION_MISMATCH"
     assert STRANGER["mac"] in fault["reason"]
     site.edit("alpha", lambda record: record["inspection"]["out_of_band"]["nics"].pop())
-
-
-def test_a_second_inspect_finds_the_ramdisk_up_and_switches_nothing(site: Site) -> None:
-    before = [power_effects(site, node) for node in NODES]
-    job = site.must("barewright.metal.inspect")
-    assert [job.count(node, "changed") for node in NODES] == [0, 0]
-    assert [power_effects(site, node) for node in NODES] == before
-    assert before == [["power: off→on"], ["power: off→on"]]
 
 
 def test_a_machine_with_less_than_its_pool_asks_for_is_not_commissioned(site: Site) -> None:
