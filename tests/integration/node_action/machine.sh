@@ -35,6 +35,11 @@ mount --bind /dev/pts "$folder/dev/pts"
 mount --bind "$folder/disk" "$folder/dev/sda"
 mount --rbind "$folder/dev" /dev
 
+# What the owner of this computer starts with each shell is not this machine's.
+if [ -e "${HOME:-/root}/.bashrc" ]; then
+    mount --bind /dev/null "${HOME:-/root}/.bashrc"
+fi
+
 mount -t tmpfs tmpfs /run
 mkdir -p /run/sshd
 if ! grep -q ^sshd: /etc/passwd; then # an sshd that was only unpacked brings no user
