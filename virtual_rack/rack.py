@@ -17,6 +17,7 @@ import itertools
 import json
 import os
 import pwd
+import select
 import shutil
 import socket
 import struct
@@ -213,6 +214,7 @@ class Rack:
                 )
             theirs.close()
             try:
+                self._await_word(ours, self._starter)
                 self._await_ready(ours)
                 ours.sendall(b"release\n")
             except BaseException:
@@ -220,6 +222,15 @@ class Rack:
                 ours.close()
                 self._starter.wait()
                 raise
+
+    def _await_word(self, control: socket.socket, starter: subprocess.Popen[bytes]) -> None:
+        # The end of the socket alone does not tell: a helper of unshare that maps subordinate ids
+        # holds it too, and stays when unshare itself was refused its namespace.
+        while not select.select([control], [], [], 0.2)[0]:
+            if starter.poll() is not None and not select.select([control], [], [], 0)[0]:
+                raise RackError(
+                    f"the rack did not start: {_last_lines(self.layout.supervisor_log)}"
+                )
 
     def _await_ready(self, control: socket.socket) -> None:
         credentials_size = struct.calcsize("3i")
