@@ -301,6 +301,9 @@ def build() -> dict[str, Any]:
         assemble(arguments.work, arguments.rootfs, options)
         return {}
 
+    options["excluded_paths"] += [
+        f"/usr/lib/modules/*/kernel/{folder}/*" for folder in options["excluded_modules"]
+    ]
     spec = RootfsSpec(
         suite=options["suite"],
         components=options["components"],
