@@ -181,7 +181,7 @@ class _Handler(BaseHTTPRequestHandler):
     server_version = "BarewrightBMC/1.0"
     sys_version = ""
     wbufsize = -1
-    server: HttpsServer  # type: ignore[assignment]
+    server: HttpsServer  # type: ignore[assignment]  # narrower than the base
 
     def _dispatch(self) -> None:
         body = self._read_body()

@@ -32,7 +32,7 @@ try:
     from requests.adapters import HTTPAdapter
 except ImportError as error:
     LIBRARY_ERROR = str(error)
-    HTTPAdapter = object  # type: ignore[assignment,misc]
+    HTTPAdapter = object  # type: ignore[assignment,misc]  # requests is missing
 
 _CONNECT_SECONDS = 10.0
 _READ_SECONDS = 60.0

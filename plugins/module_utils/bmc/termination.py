@@ -72,4 +72,4 @@ def shielded() -> Iterator[None]:
 
 def _restore(handlers: Mapping[signal.Signals, object]) -> None:
     for each, handler in handlers.items():
-        signal.signal(each, handler)  # type: ignore[arg-type]
+        signal.signal(each, handler)  # type: ignore[arg-type]  # what getsignal gave

@@ -21,7 +21,7 @@ REASONS = {
 }
 
 
-class DiskRefused(Exception):  # noqa: N818
+class DiskRefused(Exception):  # noqa: N818  a refusal is no error of ours
     """A disk could not be erased. ``code`` is a key of ``REASONS``."""
 
     def __init__(self, code: str, detail: str = "") -> None:

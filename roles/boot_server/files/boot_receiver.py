@@ -73,7 +73,7 @@ _SECRET = re.compile(r"(barewright\.token=|\"token\":\s*\")[^\s\"&]+|bwt_[A-Za-z
 _P256_SPKI_PREFIX = bytes.fromhex("3059301306072a8648ce3d020106082a8648ce3d03010703420004")
 
 
-class Refused(Exception):  # noqa: N818
+class Refused(Exception):  # noqa: N818  an answer, not an error
     """An answer other than the one asked for: HTTP status, fault code, what to tell, headers."""
 
     def __init__(
@@ -963,7 +963,7 @@ class Handler(BaseHTTPRequestHandler):
     def do_PUT(self) -> None:
         self._answer(self._other)
 
-    do_DELETE = do_PATCH = do_OPTIONS = do_PUT  # noqa: N815
+    do_DELETE = do_PATCH = do_OPTIONS = do_PUT  # noqa: N815  http.server finds them by name
 
     def _answer(self, route: Callable[[], None]) -> None:
         try:

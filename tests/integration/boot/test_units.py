@@ -42,7 +42,7 @@ def test_units_run_without_root_and_with_the_capabilities_they_need(units: Path)
     assert {path.name for path in units.iterdir()} == set(UNITS)
     for name, capabilities in UNITS.items():
         unit = configparser.ConfigParser(strict=False, interpolation=None)
-        unit.optionxform = str  # type: ignore[assignment,method-assign]
+        unit.optionxform = str  # type: ignore[assignment,method-assign]  # keys keep their case
         unit.read(units / name)
         service = unit["Service"]
         assert service["User"] == "barewright-boot"

@@ -68,7 +68,7 @@ def boot_server(requests: list[tuple[str, Any]], known_mac: str = "", status: in
         return 404, b""
 
     url = ["http://never.invalid"]
-    answer.url = url  # type: ignore[attr-defined]
+    answer.url = url  # type: ignore[attr-defined]  # a mark of the test
     return answer
 
 
@@ -78,7 +78,7 @@ def running(
 ) -> Iterator[str]:
     answer = boot_server(requests, known_mac, status)
     with http_server(answer) as url:
-        answer.url[0] = url  # type: ignore[attr-defined]
+        answer.url[0] = url  # type: ignore[attr-defined]  # a mark of the test
         yield url
 
 

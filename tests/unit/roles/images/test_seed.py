@@ -52,7 +52,7 @@ def test_a_static_network_is_matched_by_mac(seed: ModuleType) -> None:
 def test_a_port_without_match_is_matched_by_name(seed: ModuleType) -> None:
     text = seed.networkd_units({"network": STATIC})["10-seed-eno2.network"]
     parser = configparser.ConfigParser(strict=True)
-    parser.optionxform = str  # type: ignore[method-assign,assignment]
+    parser.optionxform = str  # type: ignore[method-assign,assignment]  # keys keep their case
     parser.read_string(text)
     assert parser["Match"]["Name"] == "eno2"
     assert parser["Network"]["DHCP"] == "ipv4"

@@ -33,7 +33,7 @@ def file_disk(path: Path, sector_bytes: int = 512, **fields: object) -> Disk:
         physical_sector_bytes=sector_bytes,
         read_only=False,
     )
-    return replace(disk, **fields)  # type: ignore[arg-type]
+    return replace(disk, **fields)  # type: ignore[arg-type]  # any field
 
 
 def fill_with_data(path: Path, size_bytes: int) -> None:
